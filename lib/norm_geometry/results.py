@@ -1,0 +1,95 @@
+"""Save and load measurements: a tidy table (CSV) and, beside it, where the numbers come from (JSON).
+
+    save(table, provenance, "out/gpt2.csv")     # writes out/gpt2.csv and out/gpt2.json
+    table, provenance = load("out/gpt2.csv")    # refuses a file that is not what was written
+    table, provenance = published("smollm2-135m")   # the book's own measurement
+"""
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+__all__ = ["Results", "check_writable", "load", "published", "save"]
+
+# The book's data: there where the library is used from a clone of the repository, as in Colab.
+DATA = Path(__file__).parents[2] / "data"
+
+
+class Results(NamedTuple):
+    """A table with one row per (site, before/after, direction), and its provenance."""
+
+    table: pd.DataFrame
+    provenance: dict
+
+
+def save(table: pd.DataFrame, provenance: dict, path: str | Path) -> None:
+    """Write `table` to `path` and `provenance`, with the table's SHA-256, to the JSON file beside it.
+
+    Numbers keep 9 significant digits. Each file appears whole or not at all.
+    """
+    path = Path(path)
+    content = table.to_csv(index=False, float_format="%.9g", lineterminator="\n").encode()
+    provenance = provenance | {"table_sha256": hashlib.sha256(content).hexdigest()}
+    _write_whole(path, content)
+    _write_whole(path.with_suffix(".json"), (json.dumps(provenance, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def load(path: str | Path) -> Results:
+    """Read what `save` wrote.
+
+    Raises:
+        FileNotFoundError: the table or the JSON file beside it is missing.
+        ValueError: either is damaged, or they do not belong together.
+    """
+    path = Path(path)
+    beside = path.with_suffix(".json")
+    for file in (path, beside):
+        if not file.is_file():
+            raise FileNotFoundError(f"{file} does not exist: measure it with `python -m norm_geometry measure`")
+    content = path.read_bytes()
+    try:
+        provenance = json.loads(beside.read_bytes())
+        expected = provenance["table_sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{beside} is damaged: it is not the provenance of a measurement; measure again") from error
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise ValueError(f"{path} is damaged: its SHA-256 is not the one recorded in {beside.name}; measure again")
+    return Results(pd.read_csv(io.BytesIO(content)), provenance)
+
+
+def published(name: str) -> Results:
+    """Load the book's own measurement of the model called `name`, from data/measurements/ of the repository."""
+    if not DATA.is_dir():
+        raise FileNotFoundError("the book's measurements are in its repository: clone it and install with `pip install -e .`")
+    return load(DATA / "measurements" / f"{name}.csv")
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise OSError, in one line, unless a file can be written at `path`: asked before hours of measuring."""
+    path = Path(path)
+    if path.is_dir() or path.suffix != ".csv":
+        raise OSError(f"{path} cannot hold the results: give the name of a .csv file")
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OSError(f"cannot write to {path.parent}: {error.strerror}; give another --out") from error
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
