@@ -22,7 +22,7 @@ def upcast(x: Array) -> Array:
     """
     xp = array_namespace(x)
     if not xp.isdtype(x.dtype, "real floating"):
-        raise TypeError(f"expected a floating-point array, got {x.dtype}: convert it first, for example x.astype(float)")
+        raise TypeError(f"expected floating-point numbers, got {x.dtype}: convert it, for example with x.astype(float)")
     if x.dtype.itemsize == 2:
         return xp.astype(x, xp.float32)
     if is_torch_array(x) and x.device.type == "mps":

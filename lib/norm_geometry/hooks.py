@@ -11,7 +11,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,7 +31,7 @@ class Site:
     name: str  # the module's name within the model, as in model.get_submodule(name)
     kind: Literal["layer", "rms"]
     width: int  # length of the vectors it normalizes
-    place: Literal["residual", "heads"]  # reads the residual stream, or vectors inside a sub-layer such as queries and keys
+    place: Literal["residual", "heads"]  # the residual stream, or vectors inside a sub-layer (queries, keys)
 
 
 def find_norms(model: nn.Module) -> list[Site]:
@@ -180,38 +180,43 @@ def _possible_widths(module: nn.Module, hidden: int | None) -> list[int]:
 
 
 def _kind(module: nn.Module, width: int) -> Literal["layer", "rms"] | None:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     # Far above any ε in use, so that the test sees the invariance; powers of two, so that scaling rounds nothing.
-    x = 32.0 * torch.randn(4, width, generator=generator)
-    scale = torch.tensor([[0.5], [2.0], [4.0], [8.0]])
-    shift = torch.tensor([[32.0], [-16.0], [64.0], [8.0]])
+    x = 32.0 * torch.randn(4, width, generator=generator, device="cpu")
+    scale = torch.tensor([[0.5], [2.0], [4.0], [8.0]], device="cpu")
+    shift = torch.tensor([[32.0], [-16.0], [64.0], [8.0]], device="cpu")
+    probe = _float_copy(module)
     try:
         with torch.no_grad():
-            probe = _float_copy(module)
-            y, scaled, shifted = probe(x), probe(scale * x), probe(x + shift)
-        if y.shape != x.shape or not torch.isfinite(y).all() or (y - y[0]).abs().max() == 0:
+            # The class's own forward: neither hooks nor what a wrapper has put in the instance's place.
+            y, scaled, shifted = (type(probe).forward(probe, inputs) for inputs in (x, scale * x, x + shift))
+        if y.shape != x.shape or not torch.isfinite(y).all():
             return None
     except Exception:  # not a map of vectors: whatever it wants, it is no norm
         return None
     tolerance = 1e-3 * (y - y.mean(dim=0)).abs().max()
-    if (scaled - y).abs().max() > tolerance:
+    if tolerance == 0 or (scaled - y).abs().max() > tolerance:
         return None
     return "layer" if (shifted - y).abs().max() <= tolerance else "rms"
 
 
 def _float_copy(module: nn.Module) -> nn.Module:
     """A copy that can be called without touching the model: on the CPU, in float32, in evaluation mode."""
-    on_meta = any(p.is_meta for p in module.parameters())
-    probe = deepcopy(module).to_empty(device="cpu") if on_meta else deepcopy(module).cpu()
-    if on_meta:
-        for parameter in probe.parameters():
-            nn.init.ones_(parameter)
-    return probe.float().eval()
+
+    def fresh(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        if tensor is None or not tensor.is_meta:
+            return tensor if tensor is None else tensor.detach().to("cpu", torch.float32, copy=True)
+        return torch.ones(tensor.shape, device="cpu")
+
+    probe = copy(module)
+    for kind in ("_parameters", "_buffers"):
+        probe.__dict__[kind] = {name: fresh(tensor) for name, tensor in getattr(module, kind).items()}
+    probe.training = False
+    return probe
 
 
 def _place(parent: nn.Module, width: int, hidden: int) -> Literal["residual", "heads"]:
     if width != hidden:
         return "heads"
-    weights = [getattr(child, "weight", None) for child in parent.children()]
-    projections = [w for w in weights if w is not None and w.ndim == 2 and w.shape[1] == hidden]
+    projections = [child for child in parent.children() if getattr(child, "in_features", None) == hidden]
     return "heads" if len(projections) >= 2 else "residual"

@@ -100,13 +100,14 @@ def measure(
     chunks = corpus.tokenize(articles, tokenizer, length=length, tokens=tokens)
     record = sweep(model, chunks, batch_size=batch_size, directions=lambda width: uniform_and_random(width, seed))
     table = tabulate(record, seed)
-    options = "".join(f" --{option}" for option, given in (("online", online), (f"revision {revision}", revision)) if given)
+    text = "wikimedia/wikipedia 20231101.en" if online else f"enwiki dump packaged in gensim {version('gensim')}"
+    options = (" --online" if online else "") + (f" --revision {revision}" if revision else "")
     results.save(
         table,
         {
             "model": {"name": name} | provenance,
             "corpus": {
-                "text": "wikimedia/wikipedia 20231101.en" if online else f"enwiki dump packaged in gensim {version('gensim')}",
+                "text": text,
                 "token_ids_sha256": corpus.fingerprint(chunks),
                 "tokens": sum(map(len, chunks)),
                 "sequences": len(chunks),
@@ -129,7 +130,7 @@ def measure(
 def _columns(angles: AngleStatistics) -> dict[str, np.ndarray]:
     directions = len(angles.mean)
 
-    def same(value: float) -> np.ndarray:
+    def same(value: int | float) -> np.ndarray:
         return np.full(directions, value)
 
     norms = {f"norm_q{round(100 * q):02}": same(angles.norm_quantile(q)) for q in QUANTILES}
@@ -153,9 +154,10 @@ def _rank_columns(moment: SecondMoment, directions: np.ndarray, controls: np.nda
     random = np.sort(moment.energy_ratio(controls))
     own = moment.energy_ratio(directions)
     larger = len(random) - np.searchsorted(random, own, side="right")
+    spread = {f"random_energy_ratio_q{round(100 * q):02}": np.quantile(random, q) for q in (0.05, 0.5, 0.95)}
     return {
         "sampled": np.full(len(own), moment.count),
         "sampled_energy_ratio": own,
         "rank": 1 + larger,
-        **{f"random_energy_ratio_q{round(100 * q):02}": np.full(len(own), np.quantile(random, q)) for q in (0.05, 0.5, 0.95)},
+        **{name: np.full(len(own), value) for name, value in spread.items()},
     }

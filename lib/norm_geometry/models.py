@@ -1,6 +1,6 @@
 """Load a pretrained language model by name: the one that comes packaged, any of the Hugging Face Hub, a local folder.
 
-    model, tokenizer, provenance = load("smollm2-135m")
+model, tokenizer, provenance = load("smollm2-135m")
 """
 
 import hashlib
@@ -86,8 +86,8 @@ def _locate(name: str, revision: str | None) -> tuple[str, dict, dict[str, str]]
         return name, {"local_files_only": True}, {"folder": path.resolve().name, "weights_sha256": _sha256(weights)}
     hub_id = HUB.get(name, name)
     if hub_id.count("/") != 1 or hub_id.startswith((".", "/", "~")):
-        known = ", ".join([*PACKAGED, *HUB])
-        raise ValueError(f"unknown model {name!r}: give one of {known}, a Hub id (organisation/model) or a local folder")
+        known = ", ".join([*PACKAGED, *HUB, "a Hub id (organisation/model)", "a local folder"])
+        raise ValueError(f"unknown model {name!r}: give one of {known}")
     commit = _commit(hub_id, revision)
     return hub_id, {"revision": commit}, {"hub": hub_id, "revision": commit}
 

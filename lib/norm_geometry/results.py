@@ -1,8 +1,8 @@
 """Save and load measurements: a tidy table (CSV) and, beside it, where the numbers come from (JSON).
 
-    save(table, provenance, "out/gpt2.csv")     # writes out/gpt2.csv and out/gpt2.json
-    table, provenance = load("out/gpt2.csv")    # refuses a file that is not what was written
-    table, provenance = published("smollm2-135m")   # the book's own measurement
+save(table, provenance, "out/gpt2.csv")     # writes out/gpt2.csv and out/gpt2.json
+table, provenance = load("out/gpt2.csv")    # refuses a file that is not what was written
+table, provenance = published("smollm2-135m")   # the book's own measurement
 """
 
 import hashlib
@@ -31,13 +31,13 @@ class Results(NamedTuple):
 def save(table: pd.DataFrame, provenance: dict, path: str | Path) -> None:
     """Write `table` to `path` and `provenance`, with the table's SHA-256, to the JSON file beside it.
 
-    Numbers keep 9 significant digits. Each file appears whole or not at all.
+    Numbers keep 9 significant digits. Both files appear whole, or neither does.
     """
     path = Path(path)
     content = table.to_csv(index=False, float_format="%.9g", lineterminator="\n").encode()
     provenance = provenance | {"table_sha256": hashlib.sha256(content).hexdigest()}
-    _write_whole(path, content)
-    _write_whole(path.with_suffix(".json"), (json.dumps(provenance, indent=1, ensure_ascii=False) + "\n").encode())
+    beside = (json.dumps(provenance, indent=1, ensure_ascii=False) + "\n").encode()
+    _write_whole({path: content, path.with_suffix(".json"): beside})
 
 
 def load(path: str | Path) -> Results:
@@ -66,7 +66,7 @@ def load(path: str | Path) -> Results:
 def published(name: str) -> Results:
     """Load the book's own measurement of the model called `name`, from data/measurements/ of the repository."""
     if not DATA.is_dir():
-        raise FileNotFoundError("the book's measurements are in its repository: clone it and install with `pip install -e .`")
+        raise FileNotFoundError("the book's measurements lie in its repository: clone it, then `pip install -e .`")
     return load(DATA / "measurements" / f"{name}.csv")
 
 
@@ -82,14 +82,19 @@ def check_writable(path: str | Path) -> None:
         raise OSError(f"cannot write to {path.parent}: {error.strerror}; give another --out") from error
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+def _write_whole(contents: dict[Path, bytes]) -> None:
+    """Write every file under another name, then put all in place: a full disk leaves what was there before."""
+    places = {}
+    try:
+        for path, content in contents.items():
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                places[file.name] = path
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
             os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+        for name, path in places.items():
+            os.replace(name, path)
+    finally:
+        for name in places:
+            Path(name).unlink(missing_ok=True)
