@@ -32,7 +32,6 @@ STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
-    "svg.fonttype": "none",
     "font.size": 11,
     "text.color": INK,
     "axes.labelcolor": INK,

@@ -64,13 +64,13 @@ def layer_norm_steps(x: Point, gain: Point, bias: Point) -> go.Figure:
     return _figure(
         steps,
         "A vector in three dimensions is taken through LayerNorm in seven steps. Its component along the uniform "
-        "vector is removed, which leaves a vector in the plane orthogonal to it; that vector is brought to length √3, onto a "
-        "circle; the gain turns the circle into an ellipse in a tilted plane; the bias moves its centre.",
+        "vector is removed, which leaves a vector in the plane orthogonal to it; that vector is brought to length √3, "
+        "onto a circle; the gain turns the circle into an ellipse in a tilted plane; the bias moves its centre.",
     )
 
 
 def cloud(x: Points, gain: Point | None = None, bias: Point | None = None, *, project: bool = True) -> go.Figure:
-    """A cloud of vectors in ℝ³ on its way through LayerNorm or, without `project`, through RMSNorm: a moving picture."""
+    """A moving picture: a cloud of vectors in ℝ³ goes through LayerNorm or, without `project`, through RMSNorm."""
     gain = np.ones(3) if gain is None else gain
     bias = np.zeros(3) if bias is None else bias
     projected = norms.project(x) if project else x
@@ -88,16 +88,12 @@ def cloud(x: Points, gain: Point | None = None, bias: Point | None = None, *, pr
         for share in np.linspace(0, 1, 11)[1:]:
             dots = _dots((1 - share) * start + share * end, _blend(before, after, share))
             steps[label if share == 1 else f"{label}: {share:.0%}"] = [uniform, dots]
-    name = "LayerNorm" if project else "RMSNorm"
-    flat = (
-        "falls flat onto the plane orthogonal to the uniform vector, then closes onto a circle"
-        if project
-        else ("spreads over a sphere")
-    )
-    ellipse = ", then stretches into an ellipse and moves to the bias" if len(stages) > 3 else ""
-    return _figure(
-        steps, f"A cloud of {len(x)} vectors in three dimensions goes through {name}: it {flat}{ellipse}.", play=True
-    )
+    name, way = "LayerNorm", "falls flat onto the plane orthogonal to the uniform vector, then closes onto a circle"
+    if not project:
+        name, way = "RMSNorm", "spreads over a sphere"
+    rest = ", then stretches into an ellipse and moves to the bias" if len(stages) > 3 else ""
+    alt = f"A cloud of {len(x)} vectors in three dimensions goes through {name}: it {way}{rest}."
+    return _figure(steps, alt, play=True)
 
 
 def _arrow(start: Point, end: Point, color: str, name: str, label: str = "") -> go.Scatter3d:

@@ -6,6 +6,7 @@ from html import escape
 from urllib.parse import quote
 
 import ipywidgets
+import matplotlib
 from matplotlib.figure import Figure
 
 __all__ = ["slider_over"]
@@ -31,7 +32,9 @@ def slider_over(figures: Mapping[str, Figure], name: str, alt: str) -> ipywidget
 
 def _image(figure: Figure, alt: str) -> str:
     svg = io.StringIO()
-    figure.savefig(svg, format="svg", bbox_inches="tight", metadata={"Date": None})
+    # Letters as text, not as outlines: a third of the size. The salt makes the same figure the same bytes.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "norm-geometry"}):
+        figure.savefig(svg, format="svg", bbox_inches="tight", metadata={"Date": None})
     # Percent-encoded text shrinks under compression, which base64 does not.
     address = "data:image/svg+xml," + quote(svg.getvalue()[svg.getvalue().index("<svg") :], safe=" =:/,;()'")
     return f'<img alt="{escape(alt)}" style="width: 100%; max-width: 44rem" src="{address}">'

@@ -1,0 +1,100 @@
+"""Figures show the data they were given, carry a text alternative, and leave Matplotlib as they found it."""
+
+import re
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from norm_geometry import figures, norms, results, scenes, widgets
+from norm_geometry.statistics import AngleStatistics, random_directions
+
+X, GAIN, BIAS = np.array([-0.5, 0.3, 2.4]), np.array([1.2, 0.6, 0.9]), np.array([0.3, -0.4, 0.5])
+
+
+def points(trace):
+    return np.stack([trace.x, trace.y, trace.z], axis=-1).astype(float)
+
+
+def test_the_steps_end_at_layer_norm():
+    scene = scenes.layer_norm_steps(X, GAIN, BIAS)
+    last = {trace.name: trace for trace in scene.frames[-1].data}
+    np.testing.assert_allclose(points(last["LayerNorm(x)"])[1], norms.layer_norm(X, GAIN, BIAS, eps=0.0), atol=1e-3)
+    ellipse = points(last["ellipse"])
+    np.testing.assert_allclose((ellipse - BIAS) @ (1 / GAIN), 0, atol=5e-3)
+    circle = points({trace.name: trace for trace in scene.frames[4].data}["circle of radius √3"])
+    np.testing.assert_allclose(np.linalg.norm(circle, axis=1), np.sqrt(3), atol=2e-3)
+    np.testing.assert_allclose(circle.sum(axis=1), 0, atol=2e-3)
+
+
+@pytest.mark.parametrize("project", [True, False])
+def test_the_cloud_ends_on_the_image_of_the_norm(project):
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    scene = scenes.cloud(x, GAIN if project else None, BIAS if project else None, project=project)
+    ends = points(scene.frames[-1].data[1])
+    expected = norms.layer_norm(x, GAIN, BIAS, eps=0.0) if project else norms.rms_norm(x, eps=0.0)
+    np.testing.assert_allclose(ends, expected, atol=1e-3)
+    np.testing.assert_allclose(points(scene.data[1]), x, atol=1e-3)
+
+
+@pytest.mark.parametrize("scene", [scenes.layer_norm_steps(X, GAIN, BIAS), scenes.cloud(np.eye(3) + X)])
+def test_every_step_of_a_scene_replaces_every_trace(scene):
+    kinds = [type(trace) for trace in scene.data]
+    assert all([type(trace) for trace in frame.data] == kinds for frame in scene.frames)
+    assert [step.args[0][0] for step in scene.layout.sliders[0].steps] == [frame.name for frame in scene.frames]
+    assert len(scene.layout.meta["alt"]) > 40
+
+
+@pytest.fixture(scope="module")
+def table():
+    return results.published("smollm2-135m").table
+
+
+STILL = {
+    "layer_norm_panels": lambda table: figures.layer_norm_panels(X, GAIN, BIAS),
+    "epsilon_conventions": lambda table: figures.epsilon_conventions(1e-3),
+    "angles_by_depth": lambda table: figures.angles_by_depth(table, "before"),
+    "energy_by_depth": lambda table: figures.energy_by_depth(table),
+    "norms_by_depth": lambda table: figures.norms_by_depth(table),
+    "angle_histogram": lambda table: figures.angle_histogram(
+        AngleStatistics.of(random_directions(500, 30, seed=0), np.ones((1, 30))), 0, "chance"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_a_still_figure_is_complete_and_leaves_no_trace(name, table, tmp_path):
+    assert set(STILL) == set(figures.__all__)
+    before = dict(plt.rcParams)
+    figure = STILL[name](table)
+    figure.savefig(tmp_path / "figure.png")
+    assert dict(plt.rcParams) == before
+    assert not plt.get_fignums()
+    for ax in figure.axes:
+        assert ax.lines or ax.collections or ax.patches
+        assert ax.name == "3d" or ax.get_ylabel()
+    assert name == "layer_norm_panels" or figure.axes[-1].get_xlabel()
+
+
+def test_the_energy_figure_shows_the_table(table):
+    upper = figures.energy_by_depth(table).axes[0]
+    shown = {line.get_label(): line.get_ydata() for line in upper.lines}["uniform vector"]
+    rows = table[(table["side"] == "before") & (table["direction"] == "uniform")]
+    pd.testing.assert_series_equal(pd.Series(shown), rows["energy_ratio"], check_index=False, check_names=False)
+
+
+def test_a_slider_shows_each_figure_with_its_own_text_alternative():
+    box = widgets.slider_over(
+        {f"{e:g}": figures.epsilon_conventions(e) for e in (0.1, 0.001)}, "ε", "for ε = {} & more"
+    )
+    slider, stack = box.children
+    assert [label for label, _ in slider.options] == ["0.1", "0.001"]
+    for picture, label in zip(stack.children, ("0.1", "0.001"), strict=True):
+        image = ElementTree.fromstring(picture.value.replace('">', '"/>'))
+        assert image.get("alt") == f"for ε = {label} & more"
+        svg = ElementTree.fromstring(unquote(image.get("src").partition(",")[2]))
+        assert svg.tag.endswith("svg")
+        assert re.search(rf"ε = {re.escape(label)}\b", "".join(svg.itertext()))
