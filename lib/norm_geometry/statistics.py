@@ -73,18 +73,19 @@ class Summary:
     @classmethod
     def of(cls, values: Float[np.ndarray, "n k"], edges: Float[np.ndarray, " edges"]) -> "Summary":
         """Summarise `values`. The edges of the histogram are equidistant; its end bins take what lies beyond them."""
-        count, columns = values.shape
+        count, k = values.shape
         bins = len(edges) - 1
-        place = np.floor((values - edges[0]) * (bins / (edges[-1] - edges[0])))
-        place = np.clip(place, 0, bins - 1).astype(np.int64) + bins * np.arange(columns)
-        mean = values.mean(axis=0) if count else np.full(columns, np.nan)
+        columns = np.ascontiguousarray(values.T)  # sums along contiguous memory are several times faster
+        place = ((columns - edges[0]) * (bins / (edges[-1] - edges[0]))).astype(np.int64)
+        place = np.clip(place, 0, bins - 1) + bins * np.arange(k)[:, None]
+        mean = columns.mean(axis=1) if count else np.full(k, np.nan)
         return cls(
             count=count,
             mean=mean,
-            squared_deviations=((values - mean) ** 2).sum(axis=0),
-            minimum=values.min(axis=0, initial=np.inf),
-            maximum=values.max(axis=0, initial=-np.inf),
-            histogram=np.bincount(place.ravel(), minlength=columns * bins).reshape(columns, bins),
+            squared_deviations=((columns - mean[:, None]) ** 2).sum(axis=1),
+            minimum=columns.min(axis=1, initial=np.inf),
+            maximum=columns.max(axis=1, initial=-np.inf),
+            histogram=np.bincount(place.ravel(), minlength=k * bins).reshape(k, bins),
             edges=edges,
         )
 
@@ -249,7 +250,7 @@ class SecondMoment:
         norms = xp.linalg.vector_norm(x, axis=-1, keepdims=True)
         kept = (xp.isfinite(norms) & (norms > 0))[:, 0]
         units = x[kept] / norms[kept]
-        return cls(count=int(units.shape[0]), total=to_numpy(units.T @ units).astype(np.float64))
+        return cls(count=int(units.shape[0]), total=to_numpy(units.T @ units))
 
     def merge(self, other: "SecondMoment") -> "SecondMoment":
         """The matrix of both sets of vectors together."""
@@ -258,7 +259,7 @@ class SecondMoment:
     @cached_property
     def matrix(self) -> Float[np.ndarray, "d d"]:
         """C, symmetric and positive semidefinite, of trace 1."""
-        return self.total / self.count if self.count else np.full(self.total.shape, np.nan)
+        return self.total.astype(np.float64) / self.count if self.count else np.full(self.total.shape, np.nan)
 
     def energy_ratio(self, directions: Float[np.ndarray, "k d"]) -> Float[np.ndarray, " k"]:
         """R(v) = d · v̂ᵀ C v̂ for each row v."""
