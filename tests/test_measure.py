@@ -73,7 +73,7 @@ def test_the_result_does_not_depend_on_the_batches(tiny):
         assert (other["count"] == 41).all()
         assert (other["sampled"] == 9).all()
         for column in ("mean", "std", "energy_ratio", "sampled_energy_ratio", "norm_maximum"):
-            np.testing.assert_allclose(other[column], tables[0][column], rtol=1e-4)
+            np.testing.assert_allclose(other[column], tables[0][column], rtol=1e-4, atol=1e-6)
 
 
 def test_the_rank_is_the_place_among_random_directions(tiny):
@@ -94,4 +94,4 @@ def test_a_layer_norm_leaves_nothing_along_the_uniform_vector(tiny):
     table = measure.tabulate(measure.sweep(tiny, chunks(40)))
     fresh = table[(table["side"] == "after") & (table["direction"] == "uniform")]  # gain 1 and bias 0, before training
     np.testing.assert_allclose(fresh["energy_ratio"], 0, atol=1e-9)
-    np.testing.assert_allclose(fresh["norm_q50"], np.sqrt(24), rtol=1e-3)
+    np.testing.assert_allclose(fresh["norm_q50"], np.sqrt(24), rtol=0.01)

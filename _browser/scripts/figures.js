@@ -82,11 +82,12 @@
 
   async function draw(figure) {
     const { data, layout, frames } = JSON.parse(figure.querySelector("script").textContent);
-    const { sliders = [], updatemenus = [], width, ...rest } = layout;  // the page gives the width
+    const { sliders = [], updatemenus = [], width, height, ...rest } = layout;  // the page gives the width
     const plot = document.createElement("div");
     const still = document.createElement("img");
     const controls = document.createElement("div");
     plot.className = "plotly-plot";
+    if (height) plot.style.height = `${height}px`;
     controls.className = "plotly-controls";
     Object.assign(still, { className: "plotly-still", alt: figure.getAttribute("aria-label") });
     figure.append(plot, still, controls);

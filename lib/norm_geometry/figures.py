@@ -66,7 +66,7 @@ def layer_norm_panels(x: Float[np.ndarray, "3"], gain: Float[np.ndarray, "3"], b
     projected = norms.project(x)
     normalized = norms.normalize(projected)
     output = norms.scale_and_shift(normalized, gain, bias)
-    figure, axes = plt.subplots(2, 2, figsize=(7, 7.4), subplot_kw={"projection": "3d", "computed_zorder": False})
+    figure, axes = plt.subplots(2, 2, figsize=(5.6, 6), subplot_kw={"projection": "3d", "computed_zorder": False})
     titles = ["a vector x and the uniform vector", "take away the component\nalong it", "bring the rest to length √3"]
     for ax, title in zip(axes.flat, [*titles, "stretch by the gain,\nshift by the bias"], strict=True):
         ax.set(xlim=(-1.7, 1.7), ylim=(-1.7, 1.7), zlim=(-1.7, 1.7), title=title)
@@ -97,7 +97,7 @@ def layer_norm_panels(x: Float[np.ndarray, "3"], gain: Float[np.ndarray, "3"], b
 def epsilon_conventions(eps: float) -> Figure:
     """How far from the centre an output lies, against the spread σ of its input, for the three conventions about ε."""
     sigma = np.logspace(-4, 1, 400)
-    figure, ax = plt.subplots(figsize=(7, 3.4))
+    figure, ax = plt.subplots(figsize=(5.4, 3))
     ax.plot(sigma, np.ones_like(sigma), color=RANDOM, linestyle=":", label="ε = 0")
     ax.plot(sigma, sigma / np.sqrt(sigma**2 + eps), color=NORMALIZED, label="√(σ² + ε), as in PyTorch")
     ax.plot(sigma, sigma / (sigma + eps), color=VECTOR, linestyle="--", label="σ + ε")
@@ -112,7 +112,7 @@ def epsilon_conventions(eps: float) -> Figure:
 def angle_histogram(statistics: AngleStatistics, direction: int, title: str) -> Figure:
     """The angles to one direction, as measured, over the density of the angle between random directions."""
     angles, shown = statistics.angles, np.linspace(80, 100, 401)
-    figure, ax = plt.subplots(figsize=(7, 3.2))
+    figure, ax = plt.subplots(figsize=(5.4, 2.9))
     coarse = angles.histogram[direction].reshape(-1, 5).sum(axis=1)  # bins of 0.25°
     ax.stairs(coarse / (0.25 * angles.count), angles.edges[::5], fill=True, color=UNIFORM, alpha=0.55, label="measured")
     ax.plot(shown, chance_density(shown, statistics.width), color=RANDOM, label="random directions")
@@ -126,7 +126,7 @@ def angle_histogram(statistics: AngleStatistics, direction: int, title: str) -> 
 def angles_by_depth(table: pd.DataFrame, side: str) -> Figure:
     """Mean angle and spread at every site, one panel for each direction. `side` is "before" or "after"."""
     rows = table[table["side"] == side]
-    figure, axes = plt.subplots(3, 1, figsize=(7, 7), sharex=True, sharey=True)
+    figure, axes = plt.subplots(3, 1, figsize=(5.4, 6), sharex=True, sharey=True)
     for ax, (direction, own) in zip(axes, rows.groupby("direction", sort=False), strict=True):
         depth = np.arange(len(own))
         ax.axhline(90, color=INK, linewidth=0.8)
@@ -135,8 +135,9 @@ def angles_by_depth(table: pd.DataFrame, side: str) -> Figure:
             depth, own["mean"] - own["std"], own["mean"] + own["std"], color=COLORS[direction], alpha=0.4, linewidth=0
         )
         ax.plot(depth, own["mean"], color=COLORS[direction])
-        ax.set(title=f"{direction} vector" if direction == "uniform" else direction, ylabel="degrees")
-    axes[-1].set_xlabel(f"normalization site, from the first to the last ({side} the norm)")
+        name = "uniform vector" if direction == "uniform" else direction
+        ax.set(title=f"{name}, {side} the norm", ylabel="degrees")
+    axes[-1].set_xlabel("normalization site, from the first to the last")
     figure.tight_layout()
     return figure
 
@@ -144,7 +145,7 @@ def angles_by_depth(table: pd.DataFrame, side: str) -> Figure:
 @_styled
 def energy_by_depth(table: pd.DataFrame) -> Figure:
     """R of the uniform vector at every site, before and after the norm, over the R of random directions."""
-    figure, axes = plt.subplots(2, 1, figsize=(7, 6.4), sharex=True, sharey=True)
+    figure, axes = plt.subplots(2, 1, figsize=(5.4, 5.6), sharex=True, sharey=True)
     for ax, side in zip(axes, ("before", "after"), strict=True):
         rows = table[(table["side"] == side) & (table["direction"] == "uniform")]
         depth = np.arange(len(rows))
@@ -156,9 +157,9 @@ def energy_by_depth(table: pd.DataFrame) -> Figure:
         ax.set(yscale="log", ylabel="R", title=f"{side} the norm")
         ax.set_yticks([0.2, 0.5, 1, 2], labels=["0.2", "0.5", "1", "2"])
         ax.minorticks_off()
-    axes[0].legend(loc="lower right", ncols=3, fontsize=9)
     axes[-1].set_xlabel("normalization site, from the first to the last")
-    figure.tight_layout()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", ncols=3, fontsize=9, columnspacing=1)
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
     return figure
 
 
@@ -167,7 +168,7 @@ def norms_by_depth(table: pd.DataFrame) -> Figure:
     """Norms of the vectors before every site: median, the middle 90 %, and the largest."""
     rows = table[(table["side"] == "before") & (table["direction"] == "uniform")]
     depth = np.arange(len(rows))
-    figure, ax = plt.subplots(figsize=(7, 3.6))
+    figure, ax = plt.subplots(figsize=(5.4, 3.2))
     ax.fill_between(
         depth, rows["norm_q05"], rows["norm_q95"], color=VECTOR, alpha=0.3, linewidth=0, label="middle 90 %"
     )

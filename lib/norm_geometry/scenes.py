@@ -181,7 +181,7 @@ def _figure(steps: dict[str, list], alt: str, play: bool = False) -> go.Figure:
             "yaxis": axis | {"title": {"text": "x₂"}},
             "zaxis": axis | {"title": {"text": "x₃"}},
             "aspectmode": "cube",
-            "camera": {"eye": {"x": 1.45, "y": -0.45, "z": 0.75}},
+            "camera": {"eye": {"x": 1.6, "y": -0.5, "z": 0.8}, "center": {"x": 0, "y": 0, "z": -0.12}},
             "bgcolor": "rgba(0,0,0,0)",
         },
         meta={"alt": alt},
