@@ -16,7 +16,7 @@ import torch
 
 from norm_geometry import corpus, hooks, measure, models
 
-PAIRS = 15
+PAIRS = 21
 SEQUENCES, LENGTH = 8, 512
 
 
@@ -41,7 +41,10 @@ def time_ratio() -> None:
 
     with torch.inference_mode():
         bare(), watched()
-        pairs = [(seconds(bare), seconds(watched)) for _ in range(PAIRS)]
+        pairs = []
+        for i in range(PAIRS):
+            pair = {run: seconds(run) for run in ((bare, watched) if i % 2 else (watched, bare))}
+            pairs.append((pair[bare], pair[watched]))
     ratios = sorted(watched / bare for bare, watched in pairs)
     tokens = int(batch["attention_mask"].sum())
     print(f"SmolLM2-135M, {len(sites)} sites before and after, {tokens} tokens, {torch.get_num_threads()} threads")

@@ -1,7 +1,4 @@
-// Small repairs of what ipywidgets (drawn without a kernel by vendor/widgets/embed.js), MathJax and the theme leave open.
-
-// The theme's Font Awesome would swap the icons inside widgets for <svg> and so break their buttons.
-window.FontAwesomeConfig = { observeMutations: false };
+// Small repairs of what ipywidgets (drawn without a kernel by vendor/widgets/embed.js) and MathJax leave open.
 
 addEventListener("DOMContentLoaded", () => {
   // ipywidgets calls MathJax 2, the page has MathJax 3.
