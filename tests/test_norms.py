@@ -119,11 +119,13 @@ def test_with_epsilon_the_radius_is_as_stated(x, eps):
     np.testing.assert_allclose(radius, np.sqrt(d) * sigma / np.sqrt(sigma**2 + eps), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("eps", [0.0, 1e-5])
 @pytest.mark.parametrize("value", [0.1, -3.7e8, 1e30, 1e-30])
-def test_a_constant_vector_goes_exactly_to_the_bias(value):
-    bias = np.arange(5, dtype=np.float32)
-    x = np.full((2, 5), value, dtype=np.float32)
-    assert (norms.layer_norm(x, bias=bias) == bias).all()
+def test_a_constant_vector_goes_exactly_to_the_bias(value, eps, dtype):
+    bias = np.arange(7, dtype=dtype)
+    x = np.full((2, 7), value, dtype=dtype)
+    assert (norms.layer_norm(x, bias=bias, eps=eps) == bias).all()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

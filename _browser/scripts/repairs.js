@@ -6,12 +6,16 @@ addEventListener("DOMContentLoaded", () => {
     MathJax.Hub = { Queue: ([, , element]) => MathJax.startup.promise.then(() => MathJax.typesetPromise([element])) };
   }
 
-  // ipywidgets gives its sliders and their readouts no accessible name.
+  // ipywidgets gives its sliders and their readouts no accessible name, and tells a choice by its index.
   function nameControls(output) {
     for (const widget of output.querySelectorAll(".widget-slider")) {
       const label = widget.querySelector(".widget-label")?.textContent.trim() || "Slider";
-      widget.querySelectorAll("[role=slider]").forEach((handle) => handle.setAttribute("aria-label", label));
-      widget.querySelectorAll(".widget-readout").forEach((readout) => readout.setAttribute("aria-label", `${label}, value`));
+      const readout = widget.querySelector(".widget-readout");
+      readout?.setAttribute("aria-label", `${label}, value`);
+      for (const handle of widget.querySelectorAll("[role=slider]")) {
+        handle.setAttribute("aria-label", label);
+        if (readout) handle.setAttribute("aria-valuetext", readout.textContent);  // its own is a bare index
+      }
     }
     for (const button of output.querySelectorAll(".widget-play button")) {
       const icon = button.querySelector("i")?.className.match(/fa-(\w+)/)?.[1] ?? "play";

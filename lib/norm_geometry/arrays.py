@@ -18,7 +18,8 @@ def upcast(x: Array) -> Array:
     """Return `x` in the next wider floating type: half precision in float32, float32 in float64.
 
     Sums over the hidden dimension then lose nothing of the input's own precision: in particular the mean of a
-    constant float32 vector is that constant, exactly. Devices without float64 (Apple's mps) stay in float32.
+    constant float32 vector is that constant, exactly. float64 stays float64; devices that do not have it (Apple's
+    mps) stay in float32.
     """
     xp = array_namespace(x)
     if not xp.isdtype(x.dtype, "real floating"):

@@ -96,14 +96,14 @@ def layer_norm_panels(x: Float[np.ndarray, "3"], gain: Float[np.ndarray, "3"], b
 @_styled
 def epsilon_conventions(eps: float) -> Figure:
     """How far from the centre an output lies, against the spread σ of its input, for the three conventions about ε."""
-    sigma = np.logspace(-4, 1, 400)
+    sigma = np.logspace(-7, 1, 400)
     figure, ax = plt.subplots(figsize=(5.4, 3))
     ax.plot(sigma, np.ones_like(sigma), color=RANDOM, linestyle=":", label="ε = 0")
-    ax.plot(sigma, sigma / np.sqrt(sigma**2 + eps), color=NORMALIZED, label="√(σ² + ε), as in PyTorch")
-    ax.plot(sigma, sigma / (sigma + eps), color=VECTOR, linestyle="--", label="σ + ε")
+    ax.plot(sigma, sigma / np.sqrt(sigma**2 + eps), color=OUTPUT, label="√(σ² + ε), as in PyTorch")
+    ax.plot(sigma, sigma / (sigma + eps), color=INK, linestyle="--", label="σ + ε")
     ax.set(xscale="log", ylim=(0, 1.08), xlabel="σ, the standard deviation of the coordinates of x")
     ax.set(ylabel="‖output‖ / √d", title=f"ε = {eps:g}")
-    ax.legend(loc="lower right")
+    ax.legend(loc="upper left", bbox_to_anchor=(0, 0.95), fontsize=9)
     figure.tight_layout()
     return figure
 

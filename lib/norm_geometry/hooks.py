@@ -37,8 +37,10 @@ class Site:
 def find_norms(model: nn.Module) -> list[Site]:
     """List the normalization sites of `model`, in the order of its modules.
 
-    Every module without submodules is called, as a float32 copy on the CPU, on a few random vectors. It is a norm if
-    its output has the shape of its input, does not change when each vector is multiplied by a positive number of its
+    Every module that has no submodules and no parameters but vectors is called, as a float32 copy on the CPU, on a few
+    random vectors; their width comes from its parameters, its `normalized_shape` or the model's config. A norm that is
+    no module of its own, such as a call of `torch.nn.functional.layer_norm`, cannot be seen. A module is a norm if its
+    output has the shape of its input, does not change when each vector is multiplied by a positive number of its
     own, and is not constant. It is a LayerNorm if the output also does not change when a constant is added to all
     coordinates of a vector, else an RMSNorm. BatchNorm and softmax fail the first test, activations and dropout too.
 
@@ -142,7 +144,8 @@ def watch(
 
     def remember_mask(module, args, kwargs):
         mask = signature.bind_partial(*args, **kwargs).arguments.get("attention_mask")
-        record._mask = mask if isinstance(mask, torch.Tensor) and mask.ndim == 2 else None
+        padded = isinstance(mask, torch.Tensor) and mask.ndim == 2 and not mask.all()
+        record._mask = mask if padded else None  # without padding there is nothing to copy out
 
     def add_before(site):
         return lambda module, args, kwargs: record._add(

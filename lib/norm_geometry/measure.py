@@ -119,7 +119,7 @@ def measure(
             "rank_directions": RANK_DIRECTIONS,
             "versions": {p: version(p) for p in ("norm-geometry", "numpy", "tokenizers", "torch", "transformers")},
             "command": f"python -m norm_geometry measure --model {name} --tokens {tokens or 'all'}{options}"
-            f" --length {length} --batch-size {batch_size} --seed {seed}",
+            f" --length {length} --batch-size {batch_size} --seed {seed} --out {Path(out).name}",
             "date": date.today().isoformat(),
         },
         out,

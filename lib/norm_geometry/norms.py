@@ -4,7 +4,7 @@
     rms_norm   = scale_and_shift ∘ normalize
 
 Every function acts on the last axis, takes numpy arrays and torch tensors alike, and returns the type it was given.
-The arithmetic is done one precision higher than the input's and rounded once at the end.
+The arithmetic is done in the next wider type, up to float64, and rounded once at the end.
 
 Sources: Ba, Kiros and Hinton (2016), https://arxiv.org/abs/1607.06450; Zhang and Sennrich (2019),
 https://arxiv.org/abs/1910.07467; Ioffe and Szegedy (2015), https://arxiv.org/abs/1502.03167; the decomposition after
@@ -109,7 +109,9 @@ def _rounded_like(x: Array, wide: Array) -> Array:
 
 
 def _project(x: Array) -> Array:
-    return x - array_namespace(x).mean(x, axis=-1, keepdims=True)
+    # Measured from the first coordinate, a constant vector is zero, and its mean is exact even in float64.
+    from_first = x - x[..., :1]
+    return from_first - array_namespace(x).mean(from_first, axis=-1, keepdims=True)
 
 
 def _normalize(x: Array, eps: float) -> Array:

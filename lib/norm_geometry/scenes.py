@@ -33,7 +33,7 @@ def layer_norm_steps(x: Point, gain: Point, bias: Point) -> go.Figure:
     scaled = gain * normalized
     uniform = _arrow(ORIGIN, UNIFORM_VECTOR, UNIFORM, "uniform vector 1", "1")
     vector = _arrow(ORIGIN, x, VECTOR, "vector x", "x")
-    along = _arrow(ORIGIN, x - projected, MEAN, "component along 1")
+    along = _arrow(ORIGIN, x - projected, MEAN, "component along 1", width=13)
     perpendicular = _arrow(ORIGIN, projected, PROJECTED, "P x", "Px")
     plane = _patch(PLANE, "plane orthogonal to 1")
     circle = _curve(CIRCLE, NORMALIZED, "circle of radius √3")
@@ -82,7 +82,7 @@ def cloud(x: Points, gain: Point | None = None, bias: Point | None = None, *, pr
     if (gain != 1).any() or (bias != 0).any():
         stages.append(("multiplied by the gain", gain * normalized, OUTPUT))
         stages.append(("shifted by the bias", gain * normalized + bias, OUTPUT))
-    uniform = _arrow(ORIGIN, 2 * UNIFORM_VECTOR, UNIFORM, "direction of 1", "1")
+    uniform = _arrow(ORIGIN, UNIFORM_VECTOR, UNIFORM, "uniform vector 1", "1")
     steps = {stages[0][0]: [uniform, _dots(*stages[0][1:])]}
     for (_, start, before), (label, end, after) in pairwise(stages):
         for share in np.linspace(0, 1, 11)[1:]:
@@ -96,11 +96,11 @@ def cloud(x: Points, gain: Point | None = None, bias: Point | None = None, *, pr
     return _figure(steps, alt, play=True)
 
 
-def _arrow(start: Point, end: Point, color: str, name: str, label: str = "") -> go.Scatter3d:
+def _arrow(start: Point, end: Point, color: str, name: str, label: str = "", width: int = 7) -> go.Scatter3d:
     return go.Scatter3d(
         **_coordinates(np.stack([start, end])),
         mode="lines+markers+text",
-        line={"color": color, "width": 7, "dash": "solid"},
+        line={"color": color, "width": width, "dash": "solid"},
         marker={"color": color, "size": [0, 8], "line": {"width": 0}},
         text=["", label],
         textposition="top center",
@@ -181,7 +181,7 @@ def _figure(steps: dict[str, list], alt: str, play: bool = False) -> go.Figure:
             "yaxis": axis | {"title": {"text": "x₂"}},
             "zaxis": axis | {"title": {"text": "x₃"}},
             "aspectmode": "cube",
-            "camera": {"eye": {"x": 1.6, "y": -0.5, "z": 0.8}, "center": {"x": 0, "y": 0, "z": -0.12}},
+            "camera": {"eye": {"x": 1.85, "y": -0.58, "z": 0.92}, "center": {"x": 0, "y": 0, "z": -0.15}},
             "bgcolor": "rgba(0,0,0,0)",
         },
         meta={"alt": alt},

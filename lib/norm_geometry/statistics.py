@@ -39,7 +39,7 @@ def random_directions(count: int, width: int, seed: int) -> Float[np.ndarray, "c
 
 
 def uniform_and_random(width: int, seed: int = 0) -> dict[str, Float[np.ndarray, " width"]]:
-    """The directions of Gupta et al. (2024), section 3: the uniform vector and two random ones, of length 1."""
+    """After Gupta et al. (2024), section 3: the uniform vector and two random directions, all of length 1."""
     first, second = random_directions(2, width, seed)
     return {"uniform": np.full(width, width**-0.5), "random a": first, "random b": second}
 
