@@ -102,8 +102,8 @@ def epsilon_conventions(eps: float) -> Figure:
     ax.plot(sigma, sigma / np.sqrt(sigma**2 + eps), color=OUTPUT, label="√(σ² + ε), as in PyTorch")
     ax.plot(sigma, sigma / (sigma + eps), color=INK, linestyle="--", label="σ + ε")
     ax.set(xscale="log", ylim=(0, 1.08), xlabel="σ, the standard deviation of the coordinates of x")
-    ax.set(ylabel="‖output‖ / √d", title=f"ε = {eps:g}")
-    ax.legend(loc="upper left", bbox_to_anchor=(0, 0.95), fontsize=9)
+    ax.set(ylabel="‖output‖ / √d")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=9, title=f"ε = {eps:g}")
     figure.tight_layout()
     return figure
 
