@@ -10,17 +10,18 @@ import json
 from docutils import nodes
 from myst_nb.core.render import load_mime_renders
 
-MIME_TYPE = "application/vnd.plotly.v1+json"
+# A plain figure, and one that norm_geometry/explorables.js computes.
+MIME_TYPES = ("application/vnd.plotly.v1+json", "application/vnd.norm-geometry.explorable+json")
 
 
 class PlotlyFigures:
     """A MIME renderer as MyST-NB wants them."""
 
-    mime_priority_overrides = [("html", MIME_TYPE, 1)]  # noqa: RUF012
+    mime_priority_overrides = [("html", mime_type, 1) for mime_type in MIME_TYPES]  # noqa: RUF012
 
     @staticmethod
     def handle_mime(renderer, data, inline):
-        if data.mime_type == MIME_TYPE and not inline:
+        if data.mime_type in MIME_TYPES and not inline:
             return [nodes.raw(text=figure_html(data.content), format="html")]
         return None
 

@@ -76,7 +76,7 @@
       image.src = await Plotly.toImage(figure, { format: "png", width: 800, height: plot.clientHeight });
     };
     const schedule = () => { clearTimeout(timer); timer = setTimeout(redraw, 800); };
-    for (const event of ["plotly_relayout", "plotly_restyle", "plotly_animated"]) plot.on(event, schedule);
+    for (const event of ["plotly_relayout", "plotly_restyle", "plotly_animated", "plotly_react"]) plot.on(event, schedule);
     schedule();
   }
 
@@ -98,6 +98,7 @@
     });
     controls.append(...updatemenus.flatMap((menu) => menu.buttons.map((button) => buttonControl(plot, button))));
     controls.append(...sliders.map((slider) => sliderControl(plot, slider)));
+    if (layout.meta?.scene) controls.append(explore(plot));  // explorables.js
     keepStillImage(plot, still);
     new MutationObserver(() => Plotly.react(plot, plot.data, inPageColours(plot.layout)))
       .observe(page, { attributes: true, attributeFilter: ["data-theme"] });

@@ -31,13 +31,13 @@ def layer_norm_steps(x: Point, gain: Point, bias: Point) -> go.Figure:
     unit = projected / np.linalg.norm(projected)
     normalized = norms.normalize(projected)
     scaled = gain * normalized
-    uniform = _arrow(ORIGIN, UNIFORM_VECTOR, UNIFORM, "uniform vector 1", "1")
-    vector = _arrow(ORIGIN, x, VECTOR, "vector x", "x")
-    along = _arrow(ORIGIN, x - projected, MEAN, "component along 1", width=13)
-    perpendicular = _arrow(ORIGIN, projected, PROJECTED, "P x", "Px")
-    plane = _patch(PLANE, "plane orthogonal to 1")
-    circle = _curve(CIRCLE, NORMALIZED, "circle of radius √3")
-    point = _arrow(ORIGIN, normalized, NORMALIZED, "√3 · P x / ‖P x‖")
+    uniform = arrow(ORIGIN, UNIFORM_VECTOR, UNIFORM, "uniform vector 1", "1")
+    vector = arrow(ORIGIN, x, VECTOR, "vector x", "x")
+    along = arrow(ORIGIN, x - projected, MEAN, "component along 1", width=13)
+    perpendicular = arrow(ORIGIN, projected, PROJECTED, "P x", "Px")
+    plane = patch(PLANE, "plane orthogonal to 1")
+    circle = curve(CIRCLE, NORMALIZED, "circle of radius √3")
+    point = arrow(ORIGIN, normalized, NORMALIZED, "√3 · P x / ‖P x‖")
     steps = {
         "1 · a vector and the uniform vector": [uniform, vector],
         "2 · the component along 1": [uniform, vector, along, _dashes(x, x - projected)],
@@ -45,20 +45,20 @@ def layer_norm_steps(x: Point, gain: Point, bias: Point) -> go.Figure:
             *(uniform, vector, along, plane, perpendicular),
             _dashes(x, projected),
         ],
-        "4 · divide by its length": [uniform, plane, _arrow(ORIGIN, unit, NORMALIZED, "P x / ‖P x‖"), _line(projected)],
+        "4 · divide by its length": [uniform, plane, arrow(ORIGIN, unit, NORMALIZED, "P x / ‖P x‖"), _line(projected)],
         "5 · multiply by √3: every output lies on this circle": [uniform, plane, circle, point],
         "6 · multiply by the gain: the circle becomes an ellipse in another plane": [
-            _patch(gain * PLANE, "plane orthogonal to G⁻¹1"),
-            _curve(CIRCLE, NORMALIZED, "circle of radius √3", dash="dot"),
-            _curve(gain * CIRCLE, OUTPUT, "ellipse"),
-            _arrow(ORIGIN, scaled, OUTPUT, "G · √3 · P x / ‖P x‖"),
+            patch(gain * PLANE, "plane orthogonal to G⁻¹1"),
+            curve(CIRCLE, NORMALIZED, "circle of radius √3", dash="dot"),
+            curve(gain * CIRCLE, OUTPUT, "ellipse"),
+            arrow(ORIGIN, scaled, OUTPUT, "G · √3 · P x / ‖P x‖"),
         ],
         "7 · add the bias: the ellipse is centred at b": [
-            _patch(gain * PLANE, "plane of the ellipse", around=bias),
-            _curve(gain * CIRCLE, OUTPUT, "", dash="dot"),
-            _curve(gain * CIRCLE + bias, OUTPUT, "ellipse"),
-            _arrow(ORIGIN, bias, INK, "bias b", "b"),
-            _arrow(bias, scaled + bias, OUTPUT, "LayerNorm(x)"),
+            patch(gain * PLANE, "plane of the ellipse", around=bias),
+            curve(gain * CIRCLE, OUTPUT, "", dash="dot"),
+            curve(gain * CIRCLE + bias, OUTPUT, "ellipse"),
+            arrow(ORIGIN, bias, INK, "bias b", "b"),
+            arrow(bias, scaled + bias, OUTPUT, "LayerNorm(x)"),
         ],
     }
     return _figure(
@@ -82,12 +82,12 @@ def cloud(x: Points, gain: Point | None = None, bias: Point | None = None, *, pr
     if (gain != 1).any() or (bias != 0).any():
         stages.append(("multiplied by the gain", gain * normalized, OUTPUT))
         stages.append(("shifted by the bias", gain * normalized + bias, OUTPUT))
-    uniform = _arrow(ORIGIN, UNIFORM_VECTOR, UNIFORM, "uniform vector 1", "1")
-    steps = {stages[0][0]: [uniform, _dots(*stages[0][1:])]}
+    uniform = arrow(ORIGIN, UNIFORM_VECTOR, UNIFORM, "uniform vector 1", "1")
+    steps = {stages[0][0]: [uniform, dots(*stages[0][1:])]}
     for (_, start, before), (label, end, after) in pairwise(stages):
         for share in np.linspace(0, 1, 11)[1:]:
-            dots = _dots((1 - share) * start + share * end, _blend(before, after, share))
-            steps[label if share == 1 else f"{label}: {share:.0%}"] = [uniform, dots]
+            moved = dots((1 - share) * start + share * end, _blend(before, after, share))
+            steps[label if share == 1 else f"{label}: {share:.0%}"] = [uniform, moved]
     name, way = "LayerNorm", "falls flat onto the plane orthogonal to the uniform vector, then closes onto a circle"
     if not project:
         name, way = "RMSNorm", "spreads over a sphere"
@@ -96,7 +96,7 @@ def cloud(x: Points, gain: Point | None = None, bias: Point | None = None, *, pr
     return _figure(steps, alt, play=True)
 
 
-def _arrow(start: Point, end: Point, color: str, name: str, label: str = "", width: int = 7) -> go.Scatter3d:
+def arrow(start: Point, end: Point, color: str, name: str, label: str = "", width: int = 7) -> go.Scatter3d:
     return go.Scatter3d(
         **_coordinates(np.stack([start, end])),
         mode="lines+markers+text",
@@ -110,25 +110,25 @@ def _arrow(start: Point, end: Point, color: str, name: str, label: str = "", wid
     )
 
 
-def _curve(points: Points, color: str, name: str, dash: str = "solid") -> go.Scatter3d:
+def curve(points: Points, color: str, name: str, dash: str = "solid") -> go.Scatter3d:
     line = {"color": color, "width": 5, "dash": dash}
     return go.Scatter3d(**_coordinates(points), mode="lines", line=line, name=name, showlegend=bool(name))
 
 
 def _dashes(start: Point, end: Point) -> go.Scatter3d:
-    return _curve(np.stack([start, end]), INK, "", dash="dash")
+    return curve(np.stack([start, end]), INK, "", dash="dash")
 
 
 def _line(end: Point) -> go.Scatter3d:
-    return _curve(np.stack([ORIGIN, end]), PROJECTED, "P x", dash="dot")
+    return curve(np.stack([ORIGIN, end]), PROJECTED, "P x", dash="dot")
 
 
-def _dots(points: Points, color: str) -> go.Scatter3d:
+def dots(points: Points, color: str) -> go.Scatter3d:
     marker = {"color": color, "size": 3.5, "line": {"width": 0}}
     return go.Scatter3d(**_coordinates(points), mode="markers", marker=marker, showlegend=False)
 
 
-def _patch(directions: Float[np.ndarray, "2 3"], name: str, around: Point = ORIGIN) -> go.Mesh3d:
+def patch(directions: Float[np.ndarray, "2 3"], name: str, around: Point = ORIGIN) -> go.Mesh3d:
     corners = around + 2.4 * np.array([[1, 1], [1, -1], [-1, -1], [-1, 1]]) @ directions
     return go.Mesh3d(
         **_coordinates(corners), i=[0, 0], j=[1, 2], k=[2, 3],
@@ -143,6 +143,34 @@ def _coordinates(points: Points) -> dict[str, list[float]]:
 def _blend(first: str, second: str, share: float) -> str:
     a, b = (np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) for color in (first, second))
     return "#" + "".join(f"{round(c):02x}" for c in (1 - share) * a + share * b)
+
+
+def layout(alt: str, limit: float = 2.6) -> go.Layout:
+    """What all scenes share: three equal axes from −limit to limit, the point of view, the text alternative."""
+    axis = {
+        "range": [-limit, limit],
+        "color": INK,
+        "gridcolor": INK,
+        "zerolinecolor": INK,
+        "showbackground": False,
+        "nticks": 4,
+    }
+    return go.Layout(
+        height=520,
+        margin={"l": 0, "r": 0, "t": 0, "b": 0},
+        paper_bgcolor="rgba(0,0,0,0)",
+        font={"color": INK, "size": 14},
+        legend={"orientation": "h", "y": 1, "x": 0, "bgcolor": "rgba(0,0,0,0)"},
+        scene={
+            "xaxis": axis | {"title": {"text": "x₁"}},
+            "yaxis": axis | {"title": {"text": "x₂"}},
+            "zaxis": axis | {"title": {"text": "x₃"}},
+            "aspectmode": "cube",
+            "camera": {"eye": {"x": 1.85, "y": -0.58, "z": 0.92}, "center": {"x": 0, "y": 0, "z": -0.15}},
+            "bgcolor": "rgba(0,0,0,0)",
+        },
+        meta={"alt": alt},
+    )
 
 
 def _figure(steps: dict[str, list], alt: str, play: bool = False) -> go.Figure:
@@ -161,30 +189,8 @@ def _figure(steps: dict[str, list], alt: str, play: bool = False) -> go.Figure:
 
     frames = [go.Frame(name=label, data=filled(traces)) for label, traces in steps.items()]
     jump = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
-    figure = go.Figure(data=frames[0].data, frames=frames)
-    axis = {
-        "range": [-2.6, 2.6],
-        "color": INK,
-        "gridcolor": INK,
-        "zerolinecolor": INK,
-        "showbackground": False,
-        "nticks": 4,
-    }
+    figure = go.Figure(data=frames[0].data, frames=frames, layout=layout(alt))
     figure.update_layout(
-        height=520,
-        margin={"l": 0, "r": 0, "t": 0, "b": 0},
-        paper_bgcolor="rgba(0,0,0,0)",
-        font={"color": INK, "size": 14},
-        legend={"orientation": "h", "y": 1, "x": 0, "bgcolor": "rgba(0,0,0,0)"},
-        scene={
-            "xaxis": axis | {"title": {"text": "x₁"}},
-            "yaxis": axis | {"title": {"text": "x₂"}},
-            "zaxis": axis | {"title": {"text": "x₃"}},
-            "aspectmode": "cube",
-            "camera": {"eye": {"x": 1.85, "y": -0.58, "z": 0.92}, "center": {"x": 0, "y": 0, "z": -0.15}},
-            "bgcolor": "rgba(0,0,0,0)",
-        },
-        meta={"alt": alt},
         sliders=[
             {
                 "steps": [{"label": label, "method": "animate", "args": [[label], jump]} for label in steps],
