@@ -19,7 +19,15 @@ def unchecked():
 
 @pytest.fixture(scope="session")
 def smollm2():
-    """The packaged model, its tokenizer and provenance: the real ones."""
+    """The packaged causal model with RMSNorm, its tokenizer and provenance: the real ones."""
     from norm_geometry import models
 
     return models.load("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """The packaged encoder with LayerNorm, its tokenizer and provenance: the real ones."""
+    from norm_geometry import models
+
+    return models.load("all-minilm-l6-v2")

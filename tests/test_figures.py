@@ -53,6 +53,15 @@ def table():
     return results.published("smollm2-135m").table
 
 
+READINGS = pd.DataFrame(
+    [
+        ["layer 0", target, probe, 0.7, 0.6, 0.8, 0.0]
+        for target in ("scale", "mean")
+        for probe in ("linear", "nonlinear")
+    ],
+    columns=["site", "target", "probe", "r2", "low", "high", "chance"],
+)
+
 STILL = {
     "layer_norm_panels": lambda table: figures.layer_norm_panels(X, GAIN, BIAS),
     "epsilon_conventions": lambda table: figures.epsilon_conventions(1e-3),
@@ -62,6 +71,16 @@ STILL = {
     "angle_histogram": lambda table: figures.angle_histogram(
         AngleStatistics.of(random_directions(500, 30, seed=0), np.ones((1, 30))), 0, "chance"
     ),
+    "scale_in_the_radius": lambda table: figures.scale_in_the_radius(
+        np.array([0.1, 1.0, 10.0]), {"float32": np.array([1.0, 1.0, 0.5])}, {"float32": 9.2}
+    ),
+    "axes_from_gains": lambda table: figures.axes_from_gains(np.array([0.5, 1.0, 2.0])),
+    "gains_and_axes": lambda table: figures.gains_and_axes(np.linspace(2, 1, 20), np.linspace(1.9, 1.1, 19)),
+    "radius_distribution": lambda table: figures.radius_distribution({"uniform": np.linspace(0, 1, 50)}),
+    "axes_by_depth": lambda table: figures.axes_by_depth(
+        {kind: np.linspace([2, 3], [1, 1], 20).T for kind in ("attention", "feed-forward")}
+    ),
+    "probe_readings": lambda table: figures.probe_readings(READINGS),
 }
 
 

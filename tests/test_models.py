@@ -19,7 +19,7 @@ TEXT = (
 )
 
 
-def test_the_packaged_model_is_the_real_one(smollm2):
+def test_the_packaged_causal_model_is_the_real_one(smollm2):
     model, tokenizer, provenance = smollm2
     assert provenance["weights_sha256"] == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
     ids = torch.tensor([tokenizer(TEXT)["input_ids"]], device=model.device)
@@ -36,6 +36,29 @@ def test_the_packaged_model_is_the_real_one(smollm2):
     assert {(site.kind, site.width, site.place) for site in sites} == {("rms", 576, "residual")}
 
 
+def test_the_packaged_encoder_is_the_real_one(minilm):
+    model, tokenizer, provenance = minilm
+    # The hash of model.safetensors in https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2
+    assert provenance["weights_sha256"] == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+    sentences = ["A man is eating food.", "A man is eating a piece of bread.", "Two cheetahs chase their prey."]
+    batch = tokenizer(sentences, padding=True, return_tensors="pt").to(model.device)
+    with torch.no_grad():
+        states = model(**batch).last_hidden_state
+    mask = batch["attention_mask"][..., None]
+    units = torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
+    similar, dissimilar = units[0] @ units[1], units[0] @ units[2]
+    assert similar > 0.6
+    assert dissimilar < 0.2
+    sites = find_norms(model.base_model)
+    assert len(sites) == 2 * 6 + 1
+    assert [site.name for site in sites[:3]] == [
+        "embeddings.LayerNorm",
+        "encoder.layer.0.attention.output.LayerNorm",
+        "encoder.layer.0.output.LayerNorm",
+    ]
+    assert {(site.kind, site.width, site.place) for site in sites} == {("layer", 384, "residual")}
+
+
 def test_a_local_folder_loads_by_its_path(tmp_path, smollm2):
     config = AutoConfig.for_model("gpt2", vocab_size=len(smollm2.tokenizer), n_embd=16, n_layer=1, n_head=2)
     saved = AutoModelForCausalLM.from_config(config)
@@ -49,7 +72,9 @@ def test_a_local_folder_loads_by_its_path(tmp_path, smollm2):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"unknown model 'gpt5'.*smollm2-135m, gpt2-xl, .*llama-3-8b"):
+    with pytest.raises(
+        ValueError, match=r"unknown model 'gpt5'.*smollm2-135m, all-minilm-l6-v2, gpt2-xl, .*llama-3-8b"
+    ):
         models.load("gpt5")
 
 
@@ -112,5 +137,5 @@ def test_no_network_is_said_in_one_line(tmp_path):
     done = command_line(*arguments, HF_ENDPOINT=nowhere)
     assert done.returncode == 2
     assert "cannot be reached for openai-community/gpt2-xl" in done.stderr
-    assert "packaged, without network: smollm2-135m" in done.stderr
+    assert "packaged, without network: smollm2-135m, all-minilm-l6-v2" in done.stderr
     assert done.stderr.count("\n") == 1

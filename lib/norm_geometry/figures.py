@@ -3,8 +3,9 @@
 Backgrounds are transparent and the ink is a middle grey, so that a figure can be read on light and on dark pages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from norm_geometry import norms
+from norm_geometry.ellipsoid import layer_norm_ellipsoid
 from norm_geometry.palette import INK, MEAN, NORMALIZED, OUTPUT, PROJECTED, RANDOM, UNIFORM, VECTOR
 from norm_geometry.scenes import CIRCLE, PLANE
 from norm_geometry.statistics import AngleStatistics, chance_density
@@ -21,10 +23,16 @@ from norm_geometry.statistics import AngleStatistics, chance_density
 __all__ = [
     "angle_histogram",
     "angles_by_depth",
+    "axes_by_depth",
+    "axes_from_gains",
     "energy_by_depth",
     "epsilon_conventions",
+    "gains_and_axes",
     "layer_norm_panels",
     "norms_by_depth",
+    "probe_readings",
+    "radius_distribution",
+    "scale_in_the_radius",
 ]
 
 STYLE = {
@@ -177,6 +185,129 @@ def norms_by_depth(table: pd.DataFrame) -> Figure:
     ax.set(yscale="log", ylabel="‖x‖", xlabel="normalization site, from the first to the last")
     ax.legend(loc="upper left")
     figure.tight_layout()
+    return figure
+
+
+@_styled
+def axes_from_gains(gain: Float[np.ndarray, " d"]) -> Figure:
+    """The polynomial whose roots are the squared gains, over √λ, with its critical points: semi-axes over √d."""
+    axes = layer_norm_ellipsoid(gain).axis_lengths / np.sqrt(len(gain))
+    scale = np.linspace(0.97 * np.abs(gain).min(), 1.015 * np.abs(gain).max(), 500)
+
+    def polynomial(root):
+        return np.prod(np.subtract.outer(np.square(root), gain**2), axis=-1)
+
+    figure, ax = plt.subplots(figsize=(5.4, 3.3))
+    ax.axhline(0, color=INK, linewidth=0.8)
+    ax.plot(scale, polynomial(scale), color=RANDOM)
+    ax.plot(np.abs(gain), np.zeros_like(gain), "|", color=INK, markersize=18, markeredgewidth=2, label="gains |g|")
+    ax.plot(axes, polynomial(axes), "o", color=OUTPUT, label="critical points")
+    ax.vlines(axes, 0, polynomial(axes), color=OUTPUT, linestyle=":")
+    ax.plot(axes, np.zeros_like(axes), "D", color=OUTPUT, markersize=5, label="semi-axes / √d")
+    highest = 1.4 * np.abs(polynomial(axes)).max()
+    ax.set(xlabel="√λ", ylabel="p(λ)", yticks=[0], ylim=(-highest, highest))
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=10, columnspacing=1, handletextpad=0.3)
+    figure.tight_layout()
+    return figure
+
+
+@_styled
+def gains_and_axes(gains: Float[np.ndarray, " d"], axes: Float[np.ndarray, " axes"]) -> Figure:
+    """Sorted |gains| and semi-axes over √d against their rank: all of them, and the ten largest."""
+    figure, (whole, top) = plt.subplots(1, 2, figsize=(5.4, 3))
+    for ax, shown in ((whole, len(gains)), (top, 10)):
+        own = {"color": OUTPUT, "linestyle": ""} if shown == 10 else {"color": OUTPUT, "linestyle": "--"}
+        rank = np.arange(1, shown + 1)
+        ax.step(rank, gains[:shown], where="mid", color=RANDOM, label="gains |g|")
+        shown = min(shown, len(axes))
+        ax.plot(
+            rank[:shown] + 0.5, axes[:shown], marker="D" if shown == 10 else "", markersize=5, **own, label="axes / √d"
+        )
+        ax.set(xlabel="rank", ylabel="length")
+    whole.set(title="all")
+    top.set(title="the ten largest", xticks=[1, 4, 7, 10])
+    top.legend(loc="upper right", fontsize=10)
+    figure.tight_layout()
+    return figure
+
+
+@_styled
+def radius_distribution(fractions: dict[str, Float[np.ndarray, " n"]]) -> Figure:
+    """For each set of outputs the share that lies within a fraction of the way from the centre to the surface."""
+    figure, ax = plt.subplots(figsize=(5.4, 3.4))
+    looks = zip((VECTOR, PROJECTED, MEAN, UNIFORM, INK), ("-", "--", "-.", ":", (0, (4, 1, 1, 1, 1, 1))), strict=True)
+    quantiles = np.linspace(0, 1, 201)
+    for (name, own), (color, line) in zip(fractions.items(), looks, strict=False):
+        ax.plot(np.quantile(own, quantiles), quantiles, color=color, linestyle=line, label=name)
+    ax.set(
+        xlim=(-0.02, 1.03), ylim=(-0.02, 1.02), xlabel="fraction of the way to the surface", ylabel="share of outputs"
+    )
+    ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2, fontsize=10)
+    figure.tight_layout()
+    return figure
+
+
+@_styled
+def axes_by_depth(axis_lengths: dict[str, Float[np.ndarray, "layers axes"]]) -> Figure:
+    """Semi-axes relative to their root mean square, a panel for each kind of norm: rows are layers, descending."""
+    figure, panels = plt.subplots(len(axis_lengths), 1, figsize=(5.4, 5.6), sharex=True, sharey=True)
+    for ax, (kind, lengths) in zip(panels, axis_lengths.items(), strict=True):
+        relative = lengths / np.sqrt((lengths**2).mean(axis=1, keepdims=True))
+        layer = np.arange(len(relative))
+        low, middle, high = np.quantile(relative, [0.1, 0.5, 0.9], axis=1)
+        ax.axhline(1, color=INK, linewidth=0.8)
+        ax.fill_between(layer, low, high, color=OUTPUT, alpha=0.3, linewidth=0, label="middle 80 %")
+        ax.plot(layer, middle, color=OUTPUT, label="median")
+        ax.plot(layer, relative[:, 0], color=OUTPUT, linestyle="--", label="longest")
+        ax.plot(layer, relative[:, -1], color=OUTPUT, linestyle=":", label="shortest")
+        ax.set(yscale="log", ylabel="axis / root mean square", title=kind)
+    panels[-1].set_xlabel("layer")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper center", ncols=4, fontsize=10, columnspacing=1)
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
+    return figure
+
+
+@_styled
+def scale_in_the_radius(
+    sigma: Float[np.ndarray, " n"], told: Mapping[str, Float[np.ndarray, " n"]], thresholds: Mapping[str, float]
+) -> Figure:
+    """How well the output's length tells σ: rank correlations `told`, and where one rounding error covers the trace."""
+    styles = cycle([("-", OUTPUT), ("--", OUTPUT), (":", RANDOM), ("-.", RANDOM)])
+    figure, ax = plt.subplots(figsize=(5.4, 3.4))
+    for name, (line, color) in zip(told, styles, strict=False):
+        ax.plot(sigma, told[name], color=color, linestyle=line, label=name)
+    for name, threshold in thresholds.items():
+        ax.axvline(threshold, color=INK, linewidth=0.8)
+        ax.text(1.12 * threshold, 1.06, f"√(ε/2u), {name}", fontsize=9)
+    ax.set(xscale="log", ylim=(-0.1, 1.15), xlabel="σ, the standard deviation of the coordinates of x")
+    ax.set(ylabel="rank correlation\nof σ and the radius")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2, fontsize=9, columnspacing=1)
+    figure.tight_layout()
+    return figure
+
+
+@_styled
+def probe_readings(table: pd.DataFrame) -> Figure:
+    """What probes read off the outputs, one panel a target: R² on held-out articles, its range over splits, chance.
+
+    `table` has the columns site, target, probe ("linear" or "nonlinear"), r2, low, high and chance.
+    """
+    groups = table.groupby("target", sort=False)
+    figure, axes = plt.subplots(len(groups), 1, figsize=(5.4, 6.2), sharex=True)
+    for ax, (target, rows) in zip(axes, groups, strict=True):
+        sites = list(dict.fromkeys(rows["site"]))
+        places = np.array([len(sites) - 1 - sites.index(site) for site in rows["site"]])
+        ax.scatter(rows["chance"], places, color=RANDOM, marker="|", s=90, label="chance")
+        for probe, face, shift in (("linear", OUTPUT, 0.13), ("nonlinear", "none", -0.13)):
+            chosen = (rows["probe"] == probe).to_numpy()
+            own, height = rows[chosen], places[chosen] + shift
+            ax.hlines(height, own["low"], own["high"], color=OUTPUT)
+            ax.scatter(own["r2"], height, facecolor=face, edgecolor=OUTPUT, s=40, zorder=3, label=f"{probe} probe")
+        ax.set_yticks(range(len(sites)), labels=sites[::-1])
+        ax.set(title=target, ylabel="site", xlim=(-0.15, 1.03))
+    axes[-1].set_xlabel("R² on held-out articles")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", ncols=3, fontsize=9, columnspacing=1)
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
     return figure
 
 
