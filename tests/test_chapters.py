@@ -75,7 +75,20 @@ def test_code_that_belongs_in_the_library_is_there(chapter):
 
 
 # What a Colab runtime brings along, as far as the book uses it.
-COLAB = ("numpy", "torch", "transformers", "pandas", "matplotlib", "plotly", "ipywidgets", "tqdm", "pyyaml", "requests")
+COLAB = (
+    "numpy",
+    "torch",
+    "transformers",
+    "pandas",
+    "scipy",
+    "scikit-learn",
+    "matplotlib",
+    "plotly",
+    "ipywidgets",
+    "tqdm",
+    "pyyaml",
+    "requests",
+)
 UNTOUCHED = ("numpy", "torch", "transformers")
 
 

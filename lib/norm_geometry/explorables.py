@@ -179,7 +179,7 @@ def _surface(color: str, name: str) -> go.Surface:
 
 def _explorable(scene: str, traces: dict, controls: list[dict], alt: str, limit: float, **fixed) -> Explorable:
     # The sliders lead far out. The reader stands as near as in a scene that shows less of the space.
-    eye = np.array([1.9, -0.25, 0.9]) * 2.2 / limit
+    eye = np.array([1.9, -0.25, 0.9]) * 2.5 / limit
     figure = go.Figure([trace.update(meta=key) for key, trace in traces.items()], layout(alt, limit))
     figure.update_layout(
         height=480,
