@@ -211,5 +211,9 @@ def test_errors_say_what_was_given(make, unchecked):
         make(np.ones(2, dtype=int))
     with pytest.raises(IndexError, match="no semi-axis 9"):
         make(np.ones(3)).axes([9])
-    with pytest.raises(ValueError, match="points of length 2"):
+    with pytest.raises(TypeError, match="float"):
+        make(np.ones(3)).axes([0.5])
+    with pytest.raises(ValueError, match=r"points of shape \(2,\)"):
         make(np.ones(3)).contains(np.ones(2))
+    with pytest.raises(ValueError, match="set those below 1e-50 to zero"):
+        make(np.array([1e100, 1.0, 1e-60]))

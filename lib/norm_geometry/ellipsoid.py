@@ -3,7 +3,7 @@
     ellipsoid = layer_norm_ellipsoid(layer.weight, layer.bias)
     ellipsoid.axis_lengths            # the d − 1 semi-axes, longest first
     ellipsoid.axes([0, 1])            # the directions of the two longest, as columns
-    ellipsoid.contains(layer(x))      # true for every x
+    ellipsoid.contains(layer(x))      # true for every x, within a tolerance for rounding
 
 Parameters and points may be numpy arrays or torch tensors of any floating type; all results are float64 numpy arrays.
 
@@ -11,6 +11,7 @@ Sources: Riechers (2024), https://arxiv.org/abs/2405.04134, for the ellipsoid an
 from the singular values of G P, which need no inverse of the gains, instead of the source's Π₂ G⁻² Π₂.
 """
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,11 +26,11 @@ __all__ = ["Ellipsoid", "layer_norm_ellipsoid", "rms_norm_ellipsoid"]
 BLOCK = 1 << 17  # matrix elements held at a time, 1 MiB: what a processor's cache takes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ellipsoid:
     """The solid ellipsoid { G z + b : ‖z‖ ≤ √d }, with z orthogonal to the uniform vector for LayerNorm.
 
-    Its surface is the set of outputs for ε = 0; with ε > 0 they lie inside.
+    Outputs have ‖z‖ = √d for ε = 0, which with at most one zero gain is the surface, and ‖z‖ < √d for ε > 0.
     """
 
     gain: Float[np.ndarray, " d"]
@@ -49,12 +50,14 @@ class Ellipsoid:
 
         Raises:
             IndexError: there is no such semi-axis.
+            TypeError: an index is no whole number.
         """
         count = len(self.axis_lengths)
+        indices = [operator.index(index) for index in indices]
         for index in indices:
             if not -count <= index < count:
                 raise IndexError(f"there is no semi-axis {index}: this ellipsoid has {count}, numbered from 0")
-        columns = [self._axis(int(index) % count) for index in indices]
+        columns = [self._axis(index % count) for index in indices]
         return np.stack(columns, axis=1) if columns else np.zeros((len(self.gain), 0))
 
     def contains(self, y: Float[Array, "*batch d"], tolerance: float = 1e-6) -> Bool[np.ndarray, "*batch"]:
@@ -62,11 +65,15 @@ class Ellipsoid:
 
         `tolerance` is the largest distance allowed, in units of the longest semi-axis or, if that is larger, of the
         largest |bias|: the numbers in whose sum an output was rounded. For float32 outputs 1e-6 is enough, for
-        bfloat16 ones 1e-2. Points that are not finite are outside.
+        bfloat16 ones 1e-2, unless the mean of the inputs exceeds their spread by orders of magnitude and was
+        subtracted in that format. Points that are not finite are outside.
+
+        Raises:
+            ValueError: the points have another length than the gain.
         """
         y = np.asarray(to_numpy(y), dtype=float)
-        if y.shape[-1] != len(self.center):
-            raise ValueError(f"points of length {y.shape[-1]}, but the ellipsoid lies in ℝ^{len(self.center)}")
+        if y.shape[-1:] != self.center.shape:
+            raise ValueError(f"points of shape {y.shape}, but the ellipsoid lies in ℝ^{len(self.center)}")
         allowed = tolerance * max(self.axis_lengths.max(initial=0.0), np.abs(self.center).max())
         from_center = (y - self.center).reshape(-1, len(self.center))
         inside = self._distance(from_center, halvings=0) <= allowed
@@ -74,7 +81,7 @@ class Ellipsoid:
         return inside.reshape(y.shape[:-1])
 
     def sample(self, count: int, seed: int) -> Float[np.ndarray, "count d"]:
-        """Outputs for `count` inputs of uniformly distributed direction: points of the surface.
+        """Outputs, for ε = 0, of `count` inputs of uniformly distributed direction.
 
         They are spread evenly over the sphere before the gain, not over the ellipsoid's area.
         """
@@ -133,11 +140,12 @@ def layer_norm_ellipsoid(gain: Float[Array, " d"], bias: Float[Array, " d"] | No
 
     the critical points of the polynomial whose roots are the squared gains. The axis that belongs to λ has the
     direction of gᵢ/(gᵢ² − λ). Between neighbours among the squared gains lies exactly one root; a gain of multiplicity
-    m is itself a root of multiplicity m − 1. Each root takes about three sums over the d gains, so that all lengths
+    m is itself a root of multiplicity m − 1. Each root takes about three passes over the d gains, so that all lengths
     take O(d²) time and O(d) memory. They are right to about 14 digits each, the shortest as much as the longest.
 
     Raises:
-        ValueError: gain or bias is not one finite number for each of d ≥ 1 coordinates.
+        ValueError: gain or bias is not one finite number for each of d ≥ 1 coordinates, or gains that are not zero
+            differ by a factor beyond 1e150, so that their squares are not all numbers.
         TypeError: they are not floating-point.
     """
     gain, bias = _parameters(gain, bias)
@@ -175,6 +183,11 @@ def _parameters(gain: Array, bias: Array | None) -> tuple[np.ndarray, np.ndarray
     for name, parameter in (("gain", gain), ("bias", bias)):
         if not np.isfinite(parameter).all():
             raise ValueError(f"{name} holds {np.sum(~np.isfinite(parameter))} numbers that are not finite")
+    sizes = np.abs(gain[gain != 0])
+    if sizes.size and sizes.max() / 1e150 > sizes.min():
+        raise ValueError(
+            f"gains from {sizes.min():g} to {sizes.max():g}: set those below {sizes.max() / 1e150:g} to zero"
+        )
     return gain, bias
 
 

@@ -109,12 +109,14 @@ def held_out_r2(
     splits: int = 3,
     seed: int = 0,
 ) -> Reading:
-    """Fit `probe`, any estimator of scikit-learn, on three quarters of the articles and judge it on the others.
+    """Fit `probe` on three quarters of the articles and judge it on the others.
 
     All tokens of an article are on the same side: neighbouring tokens resemble each other, and a split by token would
     let the probe recognise what it is to predict.
 
     Args:
+        probe: an estimator of scikit-learn that takes several targets and fits each by itself, as ridge regression
+            does: the targets and their permutations are fitted in one.
         articles: the number of the article that each token comes from.
 
     Raises:
