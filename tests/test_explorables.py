@@ -213,7 +213,7 @@ def rotated(x: np.ndarray, degrees: float) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("scale", "shift", "degrees", "choice"),
-    [(1, 0, 0, 0), (0.1, -1, 0, 1), (1.5, 1, 35, 2), (0.7, 0.2, -180, 3), (0.1, 0, 90, 4), (1.2, -0.5, -65, 5)],
+    [(1, 0, 0, 0), (0.1, -1, 0, 1), (1.5, 1, 35, 2), (0.7, 0.2, -180, 3), (0.1, 0, 90, 4), (1.2, -0.5, -65, 1)],
 )
 def test_the_half_plane_shows_layer_norm(half_plane, scale, shift, degrees, choice):
     half_plane.set(α=scale, c=shift, φ=degrees, ε=choice)
@@ -278,7 +278,7 @@ def test_sliders_answer_the_keyboard_and_reset(half_plane):
     reset.click()
     half_plane.settle()
     start = half_plane.readout()
-    for name, told in (("scale α", "1.1"), ("shift c", "0.1"), ("angle φ", "5°"), ("epsilon ε", "1e−5")):
+    for name, told in (("scale α", "1.1"), ("shift c", "0.1"), ("angle φ", "5°"), ("epsilon ε", "1e−3")):
         slider = half_plane.frame.get_by_label(name)
         slider.press("ArrowRight")
         assert slider.get_attribute("aria-valuetext") == told

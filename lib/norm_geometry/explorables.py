@@ -17,7 +17,7 @@ from norm_geometry.scenes import ORIGIN, PLANE, Points, arrow, curve, dots, layo
 __all__ = ["MIME_TYPE", "Explorable", "ellipsoid", "half_plane"]
 
 MIME_TYPE = "application/vnd.norm-geometry.explorable+json"
-EPSILONS = (0.0, 1e-5, 1e-3, 1e-2, 1e-1, 1.0)
+EPSILONS = (0.0, 1e-3, 1e-2, 1e-1, 1.0)
 
 Vector = Sequence[float | int] | np.ndarray
 NOWHERE: Points = np.zeros((2, 3))  # until the script has computed the coordinates

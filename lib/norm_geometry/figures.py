@@ -215,14 +215,11 @@ def axes_from_gains(gain: Float[np.ndarray, " d"]) -> Figure:
 def gains_and_axes(gains: Float[np.ndarray, " d"], axes: Float[np.ndarray, " axes"]) -> Figure:
     """Sorted |gains| and semi-axes over √d against their rank: all of them, and the ten largest."""
     figure, (whole, top) = plt.subplots(1, 2, figsize=(5.4, 3))
-    for ax, shown in ((whole, len(gains)), (top, 10)):
-        own = {"color": OUTPUT, "linestyle": ""} if shown == 10 else {"color": OUTPUT, "linestyle": "--"}
-        rank = np.arange(1, shown + 1)
-        ax.step(rank, gains[:shown], where="mid", color=RANDOM, label="gains |g|")
-        shown = min(shown, len(axes))
-        ax.plot(
-            rank[:shown] + 0.5, axes[:shown], marker="D" if shown == 10 else "", markersize=5, **own, label="axes / √d"
-        )
+    dashes, diamonds = {"linestyle": "--"}, {"linestyle": "", "marker": "D", "markersize": 5}
+    for ax, shown, look in ((whole, len(gains), dashes), (top, 10, diamonds)):
+        own = axes[:shown]
+        ax.step(np.arange(1, shown + 1), gains[:shown], where="mid", color=RANDOM, label="gains |g|")
+        ax.plot(np.arange(len(own)) + 1.5, own, color=OUTPUT, label="axes / √d", **look)
         ax.set(xlabel="rank", ylabel="length")
     whole.set(title="all")
     top.set(title="the ten largest", xticks=[1, 4, 7, 10])
@@ -235,9 +232,9 @@ def gains_and_axes(gains: Float[np.ndarray, " d"], axes: Float[np.ndarray, " axe
 def radius_distribution(fractions: dict[str, Float[np.ndarray, " n"]]) -> Figure:
     """For each set of outputs the share that lies within a fraction of the way from the centre to the surface."""
     figure, ax = plt.subplots(figsize=(5.4, 3.4))
-    looks = zip((VECTOR, PROJECTED, MEAN, UNIFORM, INK), ("-", "--", "-.", ":", (0, (4, 1, 1, 1, 1, 1))), strict=True)
+    looks = cycle([("-", OUTPUT), ("--", OUTPUT), ("-", RANDOM), ("--", RANDOM), (":", OUTPUT)])
     quantiles = np.linspace(0, 1, 201)
-    for (name, own), (color, line) in zip(fractions.items(), looks, strict=False):
+    for (name, own), (line, color) in zip(fractions.items(), looks, strict=False):
         ax.plot(np.quantile(own, quantiles), quantiles, color=color, linestyle=line, label=name)
     ax.set(
         xlim=(-0.02, 1.03), ylim=(-0.02, 1.02), xlabel="fraction of the way to the surface", ylabel="share of outputs"
