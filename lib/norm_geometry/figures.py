@@ -301,7 +301,7 @@ def probe_readings(table: pd.DataFrame) -> Figure:
             ax.hlines(height, own["low"], own["high"], color=OUTPUT)
             ax.scatter(own["r2"], height, facecolor=face, edgecolor=OUTPUT, s=40, zorder=3, label=f"{probe} probe")
         ax.set_yticks(range(len(sites)), labels=sites[::-1])
-        ax.set(title=target, ylabel="site", xlim=(-0.15, 1.03))
+        ax.set(title=target, ylabel="site", xlim=(min(-0.15, table["low"].min() - 0.05), 1.03))
     axes[-1].set_xlabel("R² on held-out articles")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", ncols=3, fontsize=9, columnspacing=1)
     figure.tight_layout(rect=(0, 0, 1, 0.95))
