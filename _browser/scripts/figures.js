@@ -72,6 +72,7 @@
   function keepStillImage(plot, image) {
     let timer;
     const redraw = async () => {
+      if (!plot.clientHeight) return;  // hidden for print: the last image is the one that shows
       const figure = { data: plot.data, layout: inColours("#222", "#bbb", plot.layout) };
       image.src = await Plotly.toImage(figure, { format: "png", width: 800, height: plot.clientHeight });
     };

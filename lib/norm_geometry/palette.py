@@ -9,5 +9,6 @@ MEAN = "#B8860B"  # the component of x along 1
 PROJECTED = "#009E73"  # P x, what is left of x
 NORMALIZED = "#C45D93"  # P x on the sphere, or for RMSNorm x on the sphere
 OUTPUT = "#7B61C4"  # after gain and bias
+QUERY = "#C81E3C"  # a query, and the set of queries that select a key
 RANDOM = "#808080"  # random directions, and everything that is only there to compare with
 INK = "#777777"  # axes and text
