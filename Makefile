@@ -21,8 +21,8 @@ test: book
 	$(BIN)/python -m pytest
 
 lint: $(ENVIRONMENT)
-	$(BIN)/ruff check lib tests _ext benchmarks
-	$(BIN)/ruff format --check lib tests _ext benchmarks
+	$(BIN)/ruff check lib tests _ext benchmarks experiments
+	$(BIN)/ruff format --check lib tests _ext benchmarks experiments
 
 measure: $(ENVIRONMENT)
 	$(BIN)/python -m norm_geometry measure --model smollm2-135m --tokens all --out data/measurements/smollm2-135m.csv

@@ -62,6 +62,43 @@ READINGS = pd.DataFrame(
     columns=["site", "target", "probe", "r2", "low", "high", "chance"],
 )
 
+CURVES = pd.DataFrame(
+    [
+        [arm, seed, step, seed / step, step + seed]
+        for arm in figures.ARM_STYLES
+        for seed in (1, 2)
+        for step in (100, 1000)
+    ],
+    columns=["arm", "seed", "step", "loss", "angle"],
+)
+LEARNED = pd.DataFrame(
+    np.random.default_rng(0).normal(size=(4, 6)),
+    columns=[f"{kind}_{axis}" for kind in ("key", "query") for axis in "xyz"],
+)
+
+UNSELECTABLE = pd.DataFrame(
+    [
+        [arm, seed, place, length, length, length // 2 + seed]
+        for arm in ("with scaling", "without scaling")
+        for seed in (0, 1)
+        for place in ("before the norm", "after the norm", "head 0")
+        for length in (16, 64)
+    ],
+    columns=["arm", "seed", "place", "length", "keys", "unselectable"],
+)
+REACH = pd.DataFrame({"layer": [0, 0, 1, 1]}).assign(
+    **{f"needed_q{q}": 8.0 for q in ("05", "50", "95")},
+    query_median_q50=9.0,
+    query_longest_q50=20.0,
+    within_longest=0.9,
+    won=0.5,
+    won_half=0.1,
+)
+RANDOM_KEYS = pd.DataFrame(
+    [[d, n, norm, 100, n] for d in (3, 4) for n in (10, 20) for norm in ("none", "layer")],
+    columns=["d", "n", "norm", "draws", "with_unselectable"],
+)
+
 STILL = {
     "layer_norm_panels": lambda table: figures.layer_norm_panels(X, GAIN, BIAS),
     "epsilon_conventions": lambda table: figures.epsilon_conventions(1e-3),
@@ -81,6 +118,19 @@ STILL = {
         {kind: np.linspace([2, 3], [1, 1], 20).T for kind in ("attention", "feed-forward")}
     ),
     "probe_readings": lambda table: figures.probe_readings(READINGS),
+    "random_keys": lambda table: figures.random_keys(RANDOM_KEYS),
+    "sphere_and_shadow": lambda table: figures.sphere_and_shadow(
+        np.concatenate([np.eye(3), -np.eye(3)]), np.concatenate([np.eye(3), -np.eye(3)])[:, :2], np.arange(6) % 3 == 2
+    ),
+    "unselectable_by_components": lambda table: figures.unselectable_by_components(
+        {"Gaussian": pd.Series([0.9, 0.1], index=[2, 8])}
+    ),
+    "queries_and_reach": lambda table: figures.queries_and_reach(REACH),
+    "unselectable_by_length": lambda table: figures.unselectable_by_length(UNSELECTABLE),
+    "training_curves": lambda table: figures.training_curves(CURVES, {"loss": "training loss", "angle": "angle"}),
+    "learned_keys_and_queries": lambda table: figures.learned_keys_and_queries(
+        dict.fromkeys(["with projection", "without"], LEARNED)
+    ),
 }
 
 
@@ -95,7 +145,8 @@ def test_a_still_figure_is_complete_and_leaves_no_trace(name, table, tmp_path):
     for ax in figure.axes:
         assert ax.lines or ax.collections or ax.patches
         assert ax.name == "3d" or ax.get_ylabel()
-    assert name == "layer_norm_panels" or figure.axes[-1].get_xlabel()
+    flat = [ax for ax in figure.axes if ax.name != "3d" and ax.get_label() != "<colorbar>"]
+    assert not flat or flat[-1].get_xlabel()
 
 
 def test_the_energy_figure_shows_the_table(table):
@@ -117,3 +168,11 @@ def test_a_slider_shows_each_figure_with_its_own_text_alternative():
         svg = ElementTree.fromstring(unquote(image.get("src").partition(",")[2]))
         assert svg.tag.endswith("svg")
         assert re.search(rf"ε = {re.escape(label)}\b", "".join(svg.itertext()))
+
+
+def test_training_curves_show_the_mean_and_its_interval():
+    (ax,) = figures.training_curves(CURVES[CURVES["arm"] == "projection"], {"loss": "training loss"}).axes
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), [[100, 0.015], [1000, 0.0015]])
+    # Two values 1 and 2: the standard error is 1/2, and Student's t with one degree of freedom 12.706.
+    band = ax.collections[0].get_paths()[0].vertices
+    np.testing.assert_allclose(band[:, 1].max(), (1.5 + 12.706 / 2) / 100, rtol=1e-3)
