@@ -169,3 +169,10 @@ def test_keys_that_are_not_finite_are_named(bad):
 def test_keys_without_coordinates_are_refused():
     with pytest.raises(ValueError, match="no coordinates"):
         unselectable_keys(np.empty((3, 0)))
+
+
+def test_a_coordinate_that_all_keys_share_counts_for_nothing():
+    """Its mean is rounded, and the keys then seem to spread along it: all alike."""
+    rng = np.random.default_rng(2)
+    x, gain, bias = rng.standard_normal((500, 8)), rng.standard_normal(8), rng.standard_normal(8)
+    assert not unselectable_keys(layer_norm(x, gain * (np.arange(8) > 0), bias, eps=0.0)).any()

@@ -106,8 +106,10 @@ def _affine_coordinates(points: np.ndarray, rounding: float) -> np.ndarray:
     """
     if len(points) == 0:
         return np.empty((0, 0))
+    resolution = rounding * np.linalg.norm(points)
+    points = points - points[:1]  # a coordinate that all points share is then zero, and not the rounding of its mean
     left, singular, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
-    rank = np.count_nonzero(singular > rounding * np.linalg.norm(points))
+    rank = np.count_nonzero(singular > resolution)
     return left[:, :rank] * np.sqrt(len(points))
 
 
@@ -202,6 +204,9 @@ class _Programme:
         """The minimum, and the dual solution: the query q with the largest q·p among those with q·vⱼ ≤ 1 for all j."""
         self.solver.changeRowsBounds(len(self.rows), self.rows, point, point)
         self.solver.run()
+        if self.solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            self.solver.clearSolver()  # a start from the last solution fails now and then, one from scratch does not
+            self.solver.run()
         if (status := self.solver.getModelStatus()) != highspy.HighsModelStatus.kOptimal:
             raise RuntimeError(f"HiGHS stopped with {status} on a key: scale the keys to a common size and try again")
         return self.solver.getInfo().objective_function_value, np.array(self.solver.getSolution().row_dual)
