@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from norm_geometry import figures, norms, results, scenes, widgets
+from norm_geometry import attention_figures, figures, norms, results, scenes, widgets
 from norm_geometry.statistics import AngleStatistics, random_directions
 
 X, GAIN, BIAS = np.array([-0.5, 0.3, 2.4]), np.array([1.2, 0.6, 0.9]), np.array([0.3, -0.4, 0.5])
@@ -65,7 +65,7 @@ READINGS = pd.DataFrame(
 CURVES = pd.DataFrame(
     [
         [arm, seed, step, seed / step, step + seed]
-        for arm in figures.ARM_STYLES
+        for arm in attention_figures.ARM_STYLES
         for seed in (1, 2)
         for step in (100, 1000)
     ],
@@ -118,17 +118,19 @@ STILL = {
         {kind: np.linspace([2, 3], [1, 1], 20).T for kind in ("attention", "feed-forward")}
     ),
     "probe_readings": lambda table: figures.probe_readings(READINGS),
-    "random_keys": lambda table: figures.random_keys(RANDOM_KEYS),
-    "sphere_and_shadow": lambda table: figures.sphere_and_shadow(
+    "random_keys": lambda table: attention_figures.random_keys(RANDOM_KEYS),
+    "sphere_and_shadow": lambda table: attention_figures.sphere_and_shadow(
         np.concatenate([np.eye(3), -np.eye(3)]), np.concatenate([np.eye(3), -np.eye(3)])[:, :2], np.arange(6) % 3 == 2
     ),
-    "unselectable_by_components": lambda table: figures.unselectable_by_components(
+    "unselectable_by_components": lambda table: attention_figures.unselectable_by_components(
         {"Gaussian": pd.Series([0.9, 0.1], index=[2, 8])}
     ),
-    "queries_and_reach": lambda table: figures.queries_and_reach(REACH),
-    "unselectable_by_length": lambda table: figures.unselectable_by_length(UNSELECTABLE),
-    "training_curves": lambda table: figures.training_curves(CURVES, {"loss": "training loss", "angle": "angle"}),
-    "learned_keys_and_queries": lambda table: figures.learned_keys_and_queries(
+    "queries_and_reach": lambda table: attention_figures.queries_and_reach(REACH),
+    "unselectable_by_length": lambda table: attention_figures.unselectable_by_length(UNSELECTABLE),
+    "training_curves": lambda table: attention_figures.training_curves(
+        CURVES, {"loss": "training loss", "angle": "angle"}
+    ),
+    "learned_keys_and_queries": lambda table: attention_figures.learned_keys_and_queries(
         dict.fromkeys(["with projection", "without"], LEARNED)
     ),
 }
@@ -136,7 +138,7 @@ STILL = {
 
 @pytest.mark.parametrize("name", STILL)
 def test_a_still_figure_is_complete_and_leaves_no_trace(name, table, tmp_path):
-    assert set(STILL) == set(figures.__all__)
+    assert set(STILL) == {*figures.__all__, *attention_figures.__all__} - {"styled"}
     before = dict(plt.rcParams)
     figure = STILL[name](table)
     figure.savefig(tmp_path / "figure.png")
@@ -171,7 +173,7 @@ def test_a_slider_shows_each_figure_with_its_own_text_alternative():
 
 
 def test_training_curves_show_the_mean_and_its_interval():
-    (ax,) = figures.training_curves(CURVES[CURVES["arm"] == "projection"], {"loss": "training loss"}).axes
+    (ax,) = attention_figures.training_curves(CURVES[CURVES["arm"] == "projection"], {"loss": "training loss"}).axes
     np.testing.assert_allclose(ax.lines[0].get_xydata(), [[100, 0.015], [1000, 0.0015]])
     # Two values 1 and 2: the standard error is 1/2, and Student's t with one degree of freedom 12.706.
     band = ax.collections[0].get_paths()[0].vertices

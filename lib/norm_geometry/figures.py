@@ -6,20 +6,17 @@ Backgrounds are transparent and the ink is a middle grey, so that a figure can b
 from collections.abc import Callable, Mapping
 from functools import wraps
 from itertools import cycle
-from math import ceil
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from scipy import stats
 
 from norm_geometry import norms
 from norm_geometry.ellipsoid import layer_norm_ellipsoid
-from norm_geometry.palette import INK, MEAN, NORMALIZED, OUTPUT, PROJECTED, QUERY, RANDOM, UNIFORM, VECTOR
+from norm_geometry.palette import INK, MEAN, NORMALIZED, OUTPUT, PROJECTED, RANDOM, UNIFORM, VECTOR
 from norm_geometry.scenes import CIRCLE, PLANE
 from norm_geometry.statistics import AngleStatistics, chance_density
 
@@ -32,17 +29,11 @@ __all__ = [
     "epsilon_conventions",
     "gains_and_axes",
     "layer_norm_panels",
-    "learned_keys_and_queries",
     "norms_by_depth",
     "probe_readings",
-    "queries_and_reach",
     "radius_distribution",
-    "random_keys",
     "scale_in_the_radius",
-    "sphere_and_shadow",
-    "training_curves",
-    "unselectable_by_components",
-    "unselectable_by_length",
+    "styled",
 ]
 
 STYLE = {
@@ -65,7 +56,7 @@ STYLE = {
 COLORS = {"uniform": UNIFORM, "random a": RANDOM, "random b": RANDOM}
 
 
-def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     """Draw in the book's style, and take the figure out of pyplot's hands: it is shown where it is returned."""
 
     @wraps(draw)
@@ -78,7 +69,7 @@ def _styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     return styled
 
 
-@_styled
+@styled
 def layer_norm_panels(x: Float[np.ndarray, "3"], gain: Float[np.ndarray, "3"], bias: Float[np.ndarray, "3"]) -> Figure:
     """LayerNorm of one vector in ℝ³ in four panels: the vector, its projection, the circle, the ellipse."""
     projected = norms.project(x)
@@ -111,7 +102,7 @@ def layer_norm_panels(x: Float[np.ndarray, "3"], gain: Float[np.ndarray, "3"], b
     return figure
 
 
-@_styled
+@styled
 def epsilon_conventions(eps: float) -> Figure:
     """How far from the centre an output lies, against the spread σ of its input, for the three conventions about ε."""
     sigma = np.logspace(-7, 1, 400)
@@ -126,7 +117,7 @@ def epsilon_conventions(eps: float) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def angle_histogram(statistics: AngleStatistics, direction: int, title: str) -> Figure:
     """The angles to one direction, as measured, over the density of the angle between random directions."""
     angles, shown = statistics.angles, np.linspace(80, 100, 401)
@@ -140,7 +131,7 @@ def angle_histogram(statistics: AngleStatistics, direction: int, title: str) -> 
     return figure
 
 
-@_styled
+@styled
 def angles_by_depth(table: pd.DataFrame, side: str) -> Figure:
     """Mean angle and spread at every site, one panel for each direction. `side` is "before" or "after"."""
     rows = table[table["side"] == side]
@@ -160,7 +151,7 @@ def angles_by_depth(table: pd.DataFrame, side: str) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def energy_by_depth(table: pd.DataFrame) -> Figure:
     """R of the uniform vector at every site, before and after the norm, over the R of random directions."""
     figure, axes = plt.subplots(2, 1, figsize=(5.4, 5.6), sharex=True, sharey=True)
@@ -181,7 +172,7 @@ def energy_by_depth(table: pd.DataFrame) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def norms_by_depth(table: pd.DataFrame) -> Figure:
     """Norms of the vectors before every site: median, the middle 90 %, and the largest."""
     rows = table[(table["side"] == "before") & (table["direction"] == "uniform")]
@@ -198,7 +189,7 @@ def norms_by_depth(table: pd.DataFrame) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def axes_from_gains(gain: Float[np.ndarray, " d"]) -> Figure:
     """The polynomial whose roots are the squared gains, over √λ, with its critical points: semi-axes over √d."""
     axes = layer_norm_ellipsoid(gain).axis_lengths / np.sqrt(len(gain))
@@ -221,7 +212,7 @@ def axes_from_gains(gain: Float[np.ndarray, " d"]) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def gains_and_axes(gains: Float[np.ndarray, " d"], axes: Float[np.ndarray, " axes"]) -> Figure:
     """Sorted |gains| and semi-axes over √d against their rank: all of them, and the ten largest."""
     figure, (whole, top) = plt.subplots(1, 2, figsize=(5.4, 3))
@@ -238,7 +229,7 @@ def gains_and_axes(gains: Float[np.ndarray, " d"], axes: Float[np.ndarray, " axe
     return figure
 
 
-@_styled
+@styled
 def radius_distribution(fractions: dict[str, Float[np.ndarray, " n"]]) -> Figure:
     """For each set of outputs the share that lies within a fraction of the way from the centre to the surface."""
     figure, ax = plt.subplots(figsize=(5.4, 3.4))
@@ -254,7 +245,7 @@ def radius_distribution(fractions: dict[str, Float[np.ndarray, " n"]]) -> Figure
     return figure
 
 
-@_styled
+@styled
 def axes_by_depth(axis_lengths: dict[str, Float[np.ndarray, "layers axes"]]) -> Figure:
     """Semi-axes relative to their root mean square, a panel for each kind of norm: rows are layers, descending."""
     figure, panels = plt.subplots(len(axis_lengths), 1, figsize=(5.4, 5.6), sharex=True, sharey=True)
@@ -274,7 +265,7 @@ def axes_by_depth(axis_lengths: dict[str, Float[np.ndarray, "layers axes"]]) -> 
     return figure
 
 
-@_styled
+@styled
 def scale_in_the_radius(
     sigma: Float[np.ndarray, " n"], told: Mapping[str, Float[np.ndarray, " n"]], thresholds: Mapping[str, float]
 ) -> Figure:
@@ -293,7 +284,7 @@ def scale_in_the_radius(
     return figure
 
 
-@_styled
+@styled
 def probe_readings(table: pd.DataFrame) -> Figure:
     """What probes read off the outputs, one panel a target: R² on held-out articles, its range over splits, chance.
 
@@ -315,185 +306,6 @@ def probe_readings(table: pd.DataFrame) -> Figure:
     axes[-1].set_xlabel("R² on held-out articles")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", ncols=3, fontsize=9, columnspacing=1)
     figure.tight_layout(rect=(0, 0, 1, 0.95))
-    return figure
-
-
-# Solid at LayerNorm's scale, broken where something has another one.
-ARM_STYLES = {
-    "projection": (PROJECTED, "-"),
-    "projection, equal attention": (UNIFORM, "-"),
-    "projection, released scale": (PROJECTED, "--"),
-    "LayerNorm's scale": (NORMALIZED, "-"),
-    "released scale in the scores": (NORMALIZED, ":"),
-    "released scale in the values": (RANDOM, "-."),
-    "released scale": (RANDOM, "--"),
-    "identity": (VECTOR, ":"),
-    "with scaling": (NORMALIZED, "-"),
-    "without scaling": (PROJECTED, "--"),
-}
-
-
-@_styled
-def training_curves(table: pd.DataFrame, panels: Mapping[str, str]) -> Figure:
-    """Mean over the seeds against the step, with the 95 % interval of Student's t for it: a panel for each column.
-
-    `table` has the columns arm, seed, step and those of `panels`, which gives each its label.
-    """
-    figure, axes = plt.subplots(len(panels), 1, figsize=(5.4, 0.9 + 2.1 * len(panels)), sharex=True, squeeze=False)
-    for ax, (column, label) in zip(axes.flat, panels.items(), strict=True):
-        for arm, rows in table[table["step"] > 0].groupby("arm", sort=False):
-            color, line = ARM_STYLES[arm]
-            summary = rows.dropna(subset=column).groupby("step")[column].agg(["mean", "sem", "count"])
-            half = summary["sem"] * stats.t.ppf(0.975, summary["count"] - 1)
-            ax.fill_between(
-                summary.index, summary["mean"] - half, summary["mean"] + half, color=color, alpha=0.25, linewidth=0
-            )
-            ax.plot(summary.index, summary["mean"], color=color, linestyle=line, label=arm)
-        ax.set(ylabel=label, xscale="log")
-    axes[-1, 0].set_xlabel("step")
-    ticks = [step for step in (100, 200, 500, 1000, 2000, 5000, 16_000) if step <= table["step"].max()]
-    axes[-1, 0].set_xticks(ticks, labels=[f"{step:,}" for step in ticks])
-    axes[-1, 0].minorticks_off()
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper center", ncols=2, fontsize=9, columnspacing=1)
-    figure.tight_layout(rect=(0, 0, 1, 1 - (0.1 + 0.2 * ceil(len(labels) / 2)) / figure.get_figheight()))
-    return figure
-
-
-@_styled
-def learned_keys_and_queries(vectors: Mapping[str, pd.DataFrame]) -> Figure:
-    """Learned keys and mapped-back queries in ℝ³, each brought to length 1, and the plane orthogonal to 1.
-
-    Each table of `vectors` has one row a class and the columns key_x … key_z and query_x … query_z; its name is the
-    title of a panel.
-    """
-    figure, axes = plt.subplots(
-        1, len(vectors), figsize=(5.6, 3.3), subplot_kw={"projection": "3d", "computed_zorder": False}
-    )
-    for ax, (title, table) in zip(axes, vectors.items(), strict=True):
-        ax.set(xlim=(-0.7, 0.7), ylim=(-0.7, 0.7), zlim=(-0.7, 0.7), title=title)
-        ax.set_box_aspect((1, 1, 1), zoom=1.15)
-        ax.view_init(elev=18, azim=-17)
-        ax.set_axis_off()
-        u, v = np.meshgrid([-0.75, 0.75], [-0.75, 0.75])
-        ax.plot_surface(*(u * PLANE[0][:, None, None] + v * PLANE[1][:, None, None]), color=PROJECTED, alpha=0.12)
-        ax.quiver(0, 0, 0, *np.full(3, 0.65), color=UNIFORM, linewidth=2.2, arrow_length_ratio=0.1)
-        ax.text(0.68, 0.68, 0.68, "1", color=UNIFORM, fontsize=12)
-        for kind, color in (("key", VECTOR), ("query", QUERY)):
-            directions = table[[f"{kind}_{axis}" for axis in "xyz"]].to_numpy()
-            directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
-            start = np.zeros_like(directions)
-            ax.quiver(*start.T, *directions.T, color=color, linewidth=1.6, arrow_length_ratio=0.12)
-    handles = [Line2D([], [], color=color, label=name) for name, color in (("keys", VECTOR), ("queries", QUERY))]
-    figure.legend(handles=handles, loc="lower center", ncols=2, fontsize=10)
-    figure.subplots_adjust(left=0, right=1, bottom=0.08, top=0.92, wspace=0)
-    return figure
-
-
-@_styled
-def random_keys(table: pd.DataFrame) -> Figure:
-    """Share of draws with an unselectable key against dimension and number of keys, as drawn and after LayerNorm.
-
-    `table` has the columns d, n, norm ("none" or "layer"), draws and with_unselectable.
-    """
-    figure, axes = plt.subplots(1, 2, figsize=(5.4, 3.2), layout="constrained")
-    for ax, norm, title in zip(axes, ("none", "layer"), ("Gaussian keys", "after LayerNorm"), strict=True):
-        rows = table[table["norm"] == norm].assign(share=lambda rows: rows["with_unselectable"] / rows["draws"])
-        share = rows.pivot(index="n", columns="d", values="share")
-        mesh = ax.pcolormesh(share.columns, share.index, share, vmin=0, vmax=1, cmap="cividis")
-        ax.set(xlabel="dimension d", ylabel="number of keys n", title=title, xticks=[3, 6, 9, 12, 15])
-    figure.colorbar(mesh, ax=axes, label="draws with an unselectable key")
-    return figure
-
-
-@_styled
-def sphere_and_shadow(
-    keys: Float[np.ndarray, "n 3"], shadows: Float[np.ndarray, "n 2"], lost: Bool[np.ndarray, " n"]
-) -> Figure:
-    """Keys on a sphere and what a matrix makes of them in the plane; those in `lost` are unselectable there."""
-    figure = plt.figure(figsize=(5.4, 2.9))
-    sphere = figure.add_subplot(121, projection="3d", computed_zorder=False)
-    plane = figure.add_subplot(122, aspect="equal", xlabel="first coordinate", ylabel="second coordinate")
-    corners = shadows[~lost]
-    corners = corners[np.argsort(np.arctan2(*(corners - shadows.mean(axis=0)).T))]
-    plane.fill(*corners.T, facecolor=INK, alpha=0.15)
-    for points, ax in ((keys, sphere), (shadows, plane)):
-        ax.scatter(*points[lost].T, facecolor="none", edgecolor=RANDOM, s=18, label="unselectable")
-        ax.scatter(*points[~lost].T, color=NORMALIZED, s=26, zorder=3, label="selectable")
-    sphere.set_box_aspect((1, 1, 1), zoom=1.35)
-    sphere.view_init(elev=25, azim=-50)
-    sphere.set_axis_off()
-    figure.legend(*plane.get_legend_handles_labels(), loc="upper center", ncols=2, fontsize=10)
-    figure.subplots_adjust(left=0, right=0.97, bottom=0.17, top=0.88, wspace=0.25)
-    return figure
-
-
-@_styled
-def unselectable_by_length(table: pd.DataFrame) -> Figure:
-    """Share of unselectable vectors among the first tokens of an input, before and after W_K: mean and range of seeds.
-
-    `table` has the columns arm, seed, place ("after the norm", "head 0", …), length, keys and unselectable.
-    """
-    counted = table[table["place"] != "before the norm"]
-    places = counted["place"].where(counted["place"] == "after the norm", "keys of a head")
-    totals = counted.groupby([places, "arm", "length", "seed"])[["unselectable", "keys"]].sum()
-    percent = 100 * totals["unselectable"] / totals["keys"]
-    figure, ax = plt.subplots(figsize=(5.4, 3.6))
-    for (place, arm), own in percent.groupby(level=["place", "arm"]):
-        seeds, (color, line) = own.groupby("length"), ARM_STYLES[arm]
-        marker = "o" if place == "after the norm" else "s"
-        ax.fill_between(seeds.mean().index, seeds.min(), seeds.max(), color=color, alpha=0.25, linewidth=0)
-        ax.plot(seeds.mean(), color=color, linestyle=line, marker=marker, markersize=5, label=f"{place}, {arm}")
-    lengths = sorted(table["length"].unique())
-    ax.set(xscale="log", xlabel="number of keys", ylabel="unselectable, per cent", ylim=(-3, 103))
-    ax.set_xticks(lengths, labels=lengths)
-    ax.minorticks_off()
-    ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2, fontsize=9, columnspacing=1)
-    figure.tight_layout()
-    return figure
-
-
-@_styled
-def unselectable_by_components(shares: Mapping[str, pd.Series]) -> Figure:
-    """Percentage of unselectable keys against the number of dimensions, the index of each series."""
-    looks = cycle([("-", NORMALIZED, "o"), ("--", OUTPUT, "s"), (":", RANDOM, "D"), ("-.", RANDOM, "^")])
-    figure, ax = plt.subplots(figsize=(5.4, 3.3))
-    for (name, share), (line, color, marker) in zip(shares.items(), looks, strict=False):
-        ax.plot(share.index, 100 * share, color=color, linestyle=line, marker=marker, markersize=5, label=name)
-    ticks = sorted(set().union(*(share.index for share in shares.values())))
-    ax.set(xscale="log", xlabel="dimensions", ylabel="unselectable, per cent", ylim=(-3, 103))
-    ax.set_xticks(ticks, labels=ticks)
-    ax.minorticks_off()
-    ax.legend(fontsize=10)
-    figure.tight_layout()
-    return figure
-
-
-@_styled
-def queries_and_reach(table: pd.DataFrame) -> Figure:
-    """Layer by layer: how long queries are and would have to be, and how many keys they reach.
-
-    `table` has a row for each layer and head with columns as in data/measurements/real-keys-lengths.csv.
-    """
-    heads = table.groupby("layer").median(numeric_only=True)
-    figure, (lengths, shares) = plt.subplots(2, 1, figsize=(5.4, 6.2), sharex=True)
-    needed = {"color": RANDOM, "alpha": 0.3, "linewidth": 0, "label": "needed, middle 90 %"}
-    lengths.fill_between(heads.index, heads["needed_q05"], heads["needed_q95"], **needed)
-    lengths.plot(heads["needed_q50"], color=RANDOM, linestyle="--", label="needed, median")
-    lengths.plot(heads["query_longest_q50"], color=QUERY, linestyle=":", label="longest query")
-    lengths.plot(heads["query_median_q50"], color=QUERY, label="median query")
-    lengths.set(yscale="log", ylabel="length of a query")
-    lengths.set_yticks([5, 10, 20, 50, 100], labels=[5, 10, 20, 50, 100])
-    lengths.set_ylim(4, max(30, 1.1 * heads["needed_q95"].max()))
-    lengths.minorticks_off()
-    lengths.legend(fontsize=9, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    means = 100 * table.groupby("layer")[["within_longest", "won", "won_half"]].mean()
-    shares.plot(means["within_longest"], color=QUERY, linestyle=":", label="weight > ½ in reach of the longest query")
-    shares.plot(means["won"], color=VECTOR, label="largest weight from some query")
-    shares.plot(means["won_half"], color=VECTOR, linestyle="--", label="weight > ½ from some query")
-    shares.set(xlabel="layer", ylabel="keys, per cent", ylim=(-3, 103))
-    shares.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.45, 1.0))
-    figure.tight_layout()
     return figure
 
 
