@@ -104,12 +104,13 @@ def random_keys(table: pd.DataFrame) -> Figure:
 
     `table` has the columns d, n, norm ("none" or "layer"), draws and with_unselectable.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(5.4, 3.2), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(5.4, 3.2), sharey=True, layout="constrained")
     for ax, norm, title in zip(axes, ("none", "layer"), ("Gaussian keys", "after LayerNorm"), strict=True):
         rows = table[table["norm"] == norm].assign(share=lambda rows: rows["with_unselectable"] / rows["draws"])
         share = rows.pivot(index="n", columns="d", values="share")
         mesh = ax.pcolormesh(share.columns, share.index, share, vmin=0, vmax=1, cmap="cividis")
-        ax.set(xlabel="dimension d", ylabel="number of keys n", title=title, xticks=[3, 6, 9, 12, 15])
+        ax.set(xlabel="dimension d", title=title, xticks=[3, 6, 9, 12, 15])
+    axes[0].set_ylabel("number of keys n")
     figure.colorbar(mesh, ax=axes, label="draws with an unselectable key")
     return figure
 
