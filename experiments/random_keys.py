@@ -1,9 +1,10 @@
-"""How often random keys hold one that cannot be selected: python experiments/random_keys.py, some ten minutes.
+"""How often random keys hold one that cannot be selected: python experiments/random_keys.py, a few minutes.
 
 Figures 1c and 1d of Brody, Alon and Yahav (2023, arXiv:2305.02582): Gaussian keys, as they are and after LayerNorm.
 """
 
 from datetime import date
+from importlib.metadata import version
 from itertools import product
 from multiprocessing import Pool
 from pathlib import Path
@@ -37,6 +38,7 @@ if __name__ == "__main__":
         "what": "Gaussian keys, as they are and after LayerNorm: draws that hold an unselectable key, and their share",
         "command": "python experiments/random_keys.py",
         "seed": "numpy.random.default_rng((d, n))",
+        "versions": {package: version(package) for package in ("highspy", "norm-geometry", "numpy", "scipy")},
         "date": date.today().isoformat(),
     }
     results.save(pd.DataFrame(rows), provenance, Path("data/measurements/random-keys.csv"))

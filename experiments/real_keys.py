@@ -8,6 +8,7 @@ window of text is kept in _build/real-keys; started again, the command goes on t
 
 import argparse
 from datetime import date
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -132,6 +133,10 @@ def save_tables() -> None:
         "windows": {name: {"tokens": length, "number": windows} for name, (length, windows, _) in PLANS.items()},
         "corpus": "norm_geometry.corpus.packaged_wikipedia",
         "command": "python experiments/real_keys.py",
+        "versions": {
+            package: version(package)
+            for package in ("highspy", "norm-geometry", "numpy", "scipy", "torch", "transformers")
+        },
         "date": date.today().isoformat(),
     }
     for name, table in {"real-keys": counts, "real-keys-lengths": summary}.items():
