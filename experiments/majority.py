@@ -1,6 +1,7 @@
 """The runs behind the chapter `projection`: python experiments/majority.py, less than an hour on two free cores.
 
-Every finished run is kept in _build/majority until all tables are written; started again, the command goes on there.
+Every finished run is kept in _build/majority; started again, the command goes on there. Delete that folder after a
+change of the settings.
 """
 
 import argparse

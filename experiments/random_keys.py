@@ -3,11 +3,11 @@
 Figures 1c and 1d of Brody, Alon and Yahav (2023, arXiv:2305.02582): Gaussian keys, as they are and after LayerNorm.
 """
 
+import argparse
 from datetime import date
 from importlib.metadata import version
 from itertools import product
 from multiprocessing import Pool
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,7 @@ def row(place: tuple[int, int]) -> list[dict]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     places = list(product(range(3, 16), range(3, 61)))
     with Pool() as pool:
         rows = [each for rows in pool.imap(row, places, chunksize=8) for each in rows]
@@ -41,4 +42,4 @@ if __name__ == "__main__":
         "versions": {package: version(package) for package in ("highspy", "norm-geometry", "numpy", "scipy")},
         "date": date.today().isoformat(),
     }
-    results.save(pd.DataFrame(rows), provenance, Path("data/measurements/random-keys.csv"))
+    results.save(pd.DataFrame(rows), provenance, results.DATA / "measurements" / "random-keys.csv")

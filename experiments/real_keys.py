@@ -3,7 +3,8 @@
 For every layer and head, the keys as attention uses them (after the key matrix and the rotary embedding): how many no
 query can select, in prefixes of the text and in the space of their leading principal components; for some keys, how
 long a query must be to give them more than half of the weight; and what the model's own queries do. Each finished
-window of text is kept in _build/real-keys; started again, the command goes on there.
+window of text is kept in _build/real-keys; started again, the command goes on there. (Delete that folder after a change
+of the settings.)
 """
 
 import argparse
@@ -107,8 +108,10 @@ def measure_window(place: tuple[str, int]) -> None:
                     needed = length_for_half(own[:n].astype(float), index, query)
                 length_rows.append(known | {"margin": margin, "needed": needed} | used)
         print(f"{name}, window {window}, layer {layer}", flush=True)
-    pd.DataFrame(count_rows).to_csv(counted, index=False)
-    pd.DataFrame(length_rows).to_csv(sampled, index=False)
+    for rows, file in ((count_rows, counted), (length_rows, sampled)):
+        unfinished = file.with_suffix(".unfinished")
+        pd.DataFrame(rows).to_csv(unfinished, index=False)
+        unfinished.rename(file)
 
 
 def save_tables() -> None:
@@ -140,7 +143,7 @@ def save_tables() -> None:
         "date": date.today().isoformat(),
     }
     for name, table in {"real-keys": counts, "real-keys-lengths": summary}.items():
-        results.save(table, provenance, Path(f"data/measurements/{name}.csv"))
+        results.save(table, provenance, results.DATA / "measurements" / f"{name}.csv")
 
 
 if __name__ == "__main__":

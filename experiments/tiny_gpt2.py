@@ -4,9 +4,11 @@ Yahav (2023), https://arxiv.org/abs/2305.02582.
     python experiments/tiny_gpt2.py    # trains what is not trained yet, then measures: an hour on two free cores
 
 Two runs at a time, one thread each. A run that was killed goes on from its last checkpoint in _build/tiny-gpt2 and
-ends with the numbers it would have had. Writes data/measurements/tiny-gpt2-training.csv and tiny-gpt2-keys.csv.
+ends with the numbers it would have had; delete that folder after a change of the settings. Writes
+data/measurements/tiny-gpt2-training.csv and tiny-gpt2-keys.csv.
 """
 
+import argparse
 import os
 import time
 from collections import Counter
@@ -209,6 +211,7 @@ def run(arm: str, seed: int, stream: torch.Tensor, inputs: list[torch.Tensor]) -
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     PARTS.mkdir(parents=True, exist_ok=True)
     stream, inputs = data()
     print(f"{len(stream):,} training tokens, {len(inputs)} inputs to test with", flush=True)

@@ -166,9 +166,25 @@ def test_keys_that_are_not_finite_are_named(bad):
         selecting_query(keys, 0)
 
 
-def test_keys_without_coordinates_are_refused():
-    with pytest.raises(ValueError, match="no coordinates"):
-        unselectable_keys(np.empty((3, 0)))
+@pytest.mark.parametrize("shape", [(3, 0), (3,), (), (1, 2, 30, 8)], ids=str)
+def test_what_is_not_one_key_a_row_is_refused(shape, unchecked):
+    with pytest.raises(ValueError, match=r"are not \(n, d\)"):
+        unselectable_keys(np.ones(shape))
+
+
+def test_complex_keys_are_refused(unchecked):
+    with pytest.raises(TypeError, match="real numbers"):
+        unselectable_keys(np.eye(3) + 1j)
+
+
+def test_numbers_count_and_neither_their_type_nor_their_scale():
+    keys = np.random.default_rng(0).integers(-9, 9, (60, 3))
+    expected = unselectable_keys(keys.astype(float))
+    assert 0 < expected.sum() < 60
+    same = [keys, torch.tensor(keys), keys.astype(np.float16), torch.tensor(keys, dtype=torch.bfloat16)]
+    for other in [*same, keys * 1e300, keys * 1e-300]:
+        np.testing.assert_array_equal(unselectable_keys(other), expected)
+        np.testing.assert_array_equal([selecting_query(other, i) is None for i in range(60)], expected)
 
 
 def test_a_coordinate_that_all_keys_share_counts_for_nothing():

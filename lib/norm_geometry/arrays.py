@@ -36,4 +36,5 @@ def to_numpy(x: Array) -> np.ndarray:
     if is_torch_array(x):
         x = x.detach().cpu()
         return (x.float() if x.dtype.itemsize == 2 else x).numpy()
-    return np.asarray(x)
+    x = np.asarray(x)
+    return x.astype(np.float32) if x.dtype == np.float16 else x
