@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from scipy.optimize import brentq
 
 from norm_geometry import corpus, models, results
-from norm_geometry.selectability import selecting_query, unselectable_keys
+from norm_geometry.selectability import length_for_half, selecting_query, unselectable_keys
 
 PARTS = Path("_build/real-keys")
 # The length of a window, the number of windows, and the prefixes in which keys are counted.
@@ -53,13 +52,6 @@ def attention_inputs(model, ids: np.ndarray) -> list[tuple[np.ndarray, np.ndarra
         keys = [layer.keys[0] for layer in out.past_key_values.layers]
     attentions = [weights[0] for weights in out.attentions]
     return [tuple(part.numpy() for part in layer) for layer in zip(keys, lengths, attentions, strict=True)]
-
-
-def length_for_half(keys: np.ndarray, index: int, query: np.ndarray) -> float:
-    """How long a query of that direction must be for its softmax weight on one key to be 1/2, with scores q·k/√d."""
-    gaps = np.delete(keys[index] - keys, index, axis=0) @ query / np.sqrt(keys.shape[1])
-    longest = np.log(len(gaps)) / gaps.min()  # enough even if every other key were as near as the nearest
-    return brentq(lambda length: np.exp(-length * gaps).sum() - 1, 0, 1.01 * longest)
 
 
 def measure_window(place: tuple[str, int]) -> None:
@@ -105,7 +97,7 @@ def measure_window(place: tuple[str, int]) -> None:
                     margin, needed = 0.0, np.inf
                 else:
                     margin = np.delete(own[index] - own[:n], index, axis=0).dot(query).min()
-                    needed = length_for_half(own[:n].astype(float), index, query)
+                    needed = length_for_half(own[:n], index, query)
                 length_rows.append(known | {"margin": margin, "needed": needed} | used)
         print(f"{name}, window {window}, layer {layer}", flush=True)
     for rows, file in ((count_rows, counted), (length_rows, sampled)):

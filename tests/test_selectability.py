@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
+from scipy.special import softmax
 
 from norm_geometry import selectability
 from norm_geometry.norms import layer_norm, rms_norm
-from norm_geometry.selectability import selecting_query, unselectable_keys
+from norm_geometry.selectability import length_for_half, selecting_query, unselectable_keys
 
 
 def by_programmes(keys: np.ndarray) -> np.ndarray:
@@ -127,6 +128,23 @@ def test_the_selecting_query_has_the_largest_margin(seed, n, d):
     else:
         assert np.linalg.norm(query) == pytest.approx(1)
         assert ((keys[0] - keys[1:]) @ query).min() >= margins.max() - 1e-12
+
+
+@given(seed=seeds, n=st.integers(3, 30), d=st.integers(1, 6))
+def test_at_the_needed_length_the_key_has_half_of_the_attention(seed, n, d):
+    rng = np.random.default_rng(seed)
+    keys, query = rng.standard_normal((n, d)), rng.standard_normal(d)
+    winner = int((keys @ query).argmax())
+    length = length_for_half(keys, winner, query)
+    assert softmax(length * keys @ query / np.sqrt(d))[winner] == pytest.approx(0.5)
+    assert length_for_half(keys, (winner + 1) % n, query) == np.inf
+
+
+def test_the_needed_length_of_few_keys():
+    query = np.array([1.0, 0])
+    assert length_for_half(np.eye(2)[:1], 0, query) == 0
+    assert length_for_half(np.eye(2), 0, query) == 0
+    assert length_for_half(np.eye(2)[[0, 0, 1]], 0, query) == np.inf
 
 
 def test_copies_of_a_key_are_selected_together_or_not_at_all():

@@ -2,6 +2,7 @@
 
 unselectable_keys(keys)         # a boolean for each key: True where no query gives it the largest score
 selecting_query(keys, 3)        # the unit query that prefers key 3 by the largest margin, or None
+length_for_half(keys, 3, q)     # how long a query along q must be to give key 3 half of the attention
 
 The score of key k for a query q is q·k. Most keys are settled by trying queries. For each of the others a linear
 programme finds either a query or the convex combination of keys that equals it; all are one HiGHS model in which only
@@ -11,11 +12,11 @@ the right-hand side changes, so that each starts from the solution of the last.
 import highspy
 import numpy as np
 from jaxtyping import Bool, Float, Real
-from scipy.optimize import nnls
+from scipy.optimize import brentq, nnls
 
 from norm_geometry.arrays import Array, to_numpy
 
-__all__ = ["selecting_query", "unselectable_keys"]
+__all__ = ["length_for_half", "selecting_query", "unselectable_keys"]
 
 # A key that lies beyond the hull of the others by less than this share of the keys' spread counts as lying in it, and
 # keys that differ by less count as equal; or four roundings of the keys' own floating-point type, where that is more.
@@ -90,6 +91,26 @@ def selecting_query(keys: Real[Array, "n d"], index: int) -> Float[np.ndarray, "
     if distance <= tolerance or (differences @ query >= 0).any():
         return None
     return query / distance
+
+
+def length_for_half(keys: Real[Array, "n d"], index: int, query: Float[Array, " d"]) -> float:
+    """Return the c ≥ 0 at which the query c·q gives key i = `index` the weight 1/2 of a softmax of scores c q·k/√d.
+
+    It is the root of Σⱼ exp(−c q·(kᵢ − kⱼ)/√d) = 1 over all other keys; a longer query gives more than 1/2. Infinite
+    where no length suffices, because q prefers another key or a copy of this one; 0 where there is at most one other key, and not preferred.
+
+    Raises:
+        ValueError, TypeError, IndexError: as in `selecting_query`.
+    """
+    points = to_numpy(keys).astype(np.float64)
+    _checked(points)
+    gaps = np.delete(points[index] - points, index, axis=0) @ to_numpy(query) / np.sqrt(points.shape[1])
+    if len(gaps) < 2:
+        return 0.0 if len(gaps) == 0 or gaps[0] > 0 else np.inf
+    if gaps.min() <= 0:
+        return np.inf
+    enough = np.log(len(gaps)) / gaps.min()  # even if every other key were as near as the nearest
+    return brentq(lambda length: np.exp(-length * gaps).sum() - 1, 0, 1.01 * enough)
 
 
 def _checked(keys: Array) -> tuple[np.ndarray, float]:
