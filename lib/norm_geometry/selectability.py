@@ -97,7 +97,7 @@ def length_for_half(keys: Real[Array, "n d"], index: int, query: Float[Array, " 
     """Return the c ≥ 0 at which the query c·q gives key i = `index` the weight 1/2 of a softmax of scores c q·k/√d.
 
     It is the root of Σⱼ exp(−c q·(kᵢ − kⱼ)/√d) = 1 over all other keys; a longer query gives more than 1/2. Infinite
-    where no length suffices, because q prefers another key or a copy of this one; 0 where there is at most one other key, and not preferred.
+    where no length suffices, because q prefers another key or a copy of this one; 0 if it beats one other key or none.
 
     Raises:
         ValueError, TypeError, IndexError: as in `selecting_query`.
