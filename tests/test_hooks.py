@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel
 
-from norm_geometry.hooks import find_norms, watch
-from norm_geometry.statistics import AngleStatistics, SecondMoment, uniform_and_random
+from norm_geometry.hooks import CONTROLS, find_norms, watch
+from norm_geometry.statistics import AngleStatistics, EnergyRatios, random_directions, uniform_and_random
 
 TINY = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 
@@ -115,7 +115,7 @@ def activations(model, **inputs):
 @pytest.mark.parametrize("architecture", ["gpt2", "qwen3"])
 def test_statistics_are_those_of_the_stored_activations(architecture):
     model, ids = tiny(architecture), tokens()
-    with watch(model, second_moment_every=3) as record, torch.no_grad():
+    with watch(model, sample_every=3) as record, torch.no_grad():
         model(input_ids=ids[:2])
         model(input_ids=ids[2:])
     stored = [activations(model, input_ids=part) for part in (ids[:2], ids[2:])]
@@ -129,8 +129,12 @@ def test_statistics_are_those_of_the_stored_activations(architecture):
             assert measured.count == len(vectors)
             np.testing.assert_allclose(measured.mean, expected.mean, rtol=1e-6)
             np.testing.assert_allclose(measured.std, expected.std, rtol=1e-6)
-            moment = (record[site.name].second_moment_before, record[site.name].second_moment_after)[side]
-            np.testing.assert_allclose(moment.matrix, SecondMoment.of(vectors[::3]).matrix, atol=1e-6)
+            ratios = (record[site.name].sampled_before, record[site.name].sampled_after)[side]
+            controls = np.concatenate([directions, random_directions(CONTROLS, site.width, seed=1)])
+            thirds = vectors.reshape(ids.numel(), -1, site.width)[::3]  # all heads of every third token
+            expected = EnergyRatios.of(thirds.flatten(0, 1), controls)
+            assert ratios.count == expected.count
+            np.testing.assert_allclose(ratios.energy_ratio, expected.energy_ratio, rtol=1e-4, atol=1e-12)
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen3"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from norm_geometry.statistics import (
     AngleStatistics,
-    SecondMoment,
+    EnergyRatios,
     chance_density,
     random_directions,
     uniform_and_random,
@@ -110,7 +110,9 @@ def test_zero_and_nonfinite_vectors_are_counted_apart():
     s, clean = AngleStatistics.of(spoiled, DIRECTIONS), AngleStatistics.of(x, DIRECTIONS)
     assert (s.count, s.zero_count, s.nonfinite_count) == (10, 2, 4)
     np.testing.assert_array_equal(s.mean, clean.mean)
-    np.testing.assert_array_equal(SecondMoment.of(spoiled).matrix, SecondMoment.of(x).matrix)
+    for many, few in ((EnergyRatios.of(spoiled, DIRECTIONS), EnergyRatios.of(x, DIRECTIONS)),):
+        assert many.count == few.count == 10
+        np.testing.assert_allclose(many.energy_ratio, few.energy_ratio, rtol=1e-14)
 
 
 def test_no_vectors_give_no_numbers():
@@ -128,17 +130,33 @@ def test_energy_ratios_over_an_orthonormal_basis_average_to_one():
     x = sample(100)
     basis = np.linalg.qr(np.random.default_rng(0).normal(size=(D, D)))[0]
     np.testing.assert_allclose(AngleStatistics.of(x, basis).energy_ratio.mean(), 1, rtol=1e-12)
-    np.testing.assert_allclose(SecondMoment.of(x).energy_ratio(basis).mean(), 1, rtol=1e-12)
+    np.testing.assert_allclose(EnergyRatios.of(x, basis).energy_ratio.mean(), 1, rtol=1e-12)
 
 
 @given(cut=st.integers(0, 40))
-def test_second_moment_gives_the_energy_ratio_of_any_direction(cut):
+def test_energy_ratios_of_many_directions_are_those_of_each(cut):
     x = sample(40)
-    moment = SecondMoment.of(x[:cut]).merge(SecondMoment.of(x[cut:]))
-    directions = 3 * random_directions(7, D, seed=5)
-    np.testing.assert_allclose(
-        moment.energy_ratio(directions), AngleStatistics.of(x, directions).energy_ratio, rtol=1e-10
-    )
+    directions = random_directions(7, D, seed=5)
+    merged = EnergyRatios.of(x[:cut], directions).merge(EnergyRatios.of(x[cut:], directions))
+    assert merged.count == 40
+    np.testing.assert_allclose(merged.energy_ratio, AngleStatistics.of(x, directions).energy_ratio, rtol=1e-10)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+def test_sets_side_by_side_are_measured_as_if_alone(convert):
+    x = np.stack([sample(30, seed) for seed in range(4)])
+    x[1, 3], x[2, 5, 0] = 0, np.inf
+    inner, norms = x @ DIRECTIONS.T, np.linalg.norm(x, axis=-1)
+    together = AngleStatistics.of_inner_products(convert(inner.swapaxes(1, 2)), convert(norms), D)
+    energies = EnergyRatios.of(convert(x), convert(DIRECTIONS))
+    for i in range(4):
+        alone = AngleStatistics.of(x[i], DIRECTIONS)
+        assert (together[i].count, together[i].zero_count) == (alone.count, alone.zero_count)
+        assert together[i].nonfinite_count == alone.nonfinite_count
+        for name in ("mean", "std", "minimum", "maximum", "energy_ratio"):
+            np.testing.assert_allclose(getattr(together[i], name), getattr(alone, name), rtol=1e-12)
+        np.testing.assert_allclose(energies[i].energy_ratio, alone.energy_ratio, rtol=1e-12)
+        assert together[i].norm_quantile(0.5) == alone.norm_quantile(0.5)
 
 
 def test_random_directions_are_reproducible_and_of_length_one():

@@ -11,24 +11,62 @@ def main(arguments: list[str] | None = None) -> int:
     measuring.add_argument("--model", required=True, help="a known name, a Hub id (organisation/model), a local folder")
     measuring.add_argument("--revision", help="branch, tag or commit of a model on the Hub")
     measuring.add_argument("--tokens", required=True, type=_token_count, help="how many tokens, or 'all'")
-    measuring.add_argument("--online", action="store_true", help="read wikimedia/wikipedia, not the packaged text")
+    measuring.add_argument(
+        "--text",
+        default="packaged",
+        help="packaged (a part of Wikipedia that comes along), online (all of it), or a file (default: %(default)s)",
+    )
     measuring.add_argument("--length", type=int, default=512, help="tokens in a sequence (default: %(default)s)")
     measuring.add_argument("--batch-size", type=int, default=8, help="sequences in a batch (default: %(default)s)")
+    measuring.add_argument(
+        "--skip", type=int, default=0, help="tokens left out at the start of each sequence (default: %(default)s)"
+    )
+    measuring.add_argument("--device", help="cpu, cuda, mps, or auto: spread over all GPUs (default: what there is)")
+    measuring.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "float16"],
+        help="of the model (default: float32 on cpu, else bfloat16 where the device has it)",
+    )
+    measuring.add_argument(
+        "--checkpoint-every",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="how often the state is saved, from which an interrupted run goes on (default: %(default)s)",
+    )
     measuring.add_argument("--seed", type=int, default=0, help="of the random directions (default: %(default)s)")
     measuring.add_argument(
         "--out", required=True, help="the .csv file to write, with its provenance in a .json beside it"
     )
+    commands.add_parser("models", help="list the models known by name, and how this machine can run them")
     options = vars(parser.parse_args(arguments))
-    options.pop("command")
     try:
-        from norm_geometry.measure import measure
-
-        table = measure(options.pop("model"), options.pop("out"), **options)
+        if options.pop("command") == "models":
+            print(_overview())
+        else:
+            print(_measure(**options))
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
-    print(_summary(table))
     return 0
+
+
+def _overview() -> str:
+    from norm_geometry.models import overview
+
+    shown = {"parameters": "{:,}".format, "float32 GB": "{:.1f}".format, "bfloat16 GB": "{:.1f}".format}
+    return overview().to_string(index=False, formatters=shown)
+
+
+def _measure(model: str, out: str, dtype: str | None, **options) -> str:
+    import torch
+
+    from norm_geometry.measure import measure
+
+    table = measure(model, out, dtype=dtype and getattr(torch, dtype), **options)
+    uniform = table[table["direction"] == "uniform"]
+    shown = ["site", "kind", "side", "count", "mean", "std", "energy_ratio", "rank", "norm_q50", "norm_maximum"]
+    return uniform[shown].to_string(index=False, float_format="{:.2f}".format)
 
 
 def _token_count(text: str) -> int | None:
@@ -38,12 +76,6 @@ def _token_count(text: str) -> int | None:
     if count < 1:
         raise argparse.ArgumentTypeError(f"expected a positive number or 'all', got {text}")
     return count
-
-
-def _summary(table) -> str:
-    uniform = table[table["direction"] == "uniform"]
-    shown = ["site", "kind", "side", "count", "mean", "std", "energy_ratio", "rank", "norm_q50", "norm_maximum"]
-    return uniform[shown].to_string(index=False, float_format="{:.2f}".format)
 
 
 if __name__ == "__main__":

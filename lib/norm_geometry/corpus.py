@@ -10,6 +10,7 @@ corpus.fingerprint(chunks)                                            # says in 
 import bz2
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,16 @@ from jaxtyping import Int
 
 from norm_geometry.wikitext import plain_text
 
-__all__ = ["Article", "batches", "fingerprint", "online_wikipedia", "packaged_wikipedia", "tokenize"]
+__all__ = [
+    "Article",
+    "articles",
+    "batches",
+    "fingerprint",
+    "online_wikipedia",
+    "packaged_wikipedia",
+    "text_file",
+    "tokenize",
+]
 
 # 106 pages, of which two have less prose than this: a disambiguation and a stub of a few sentences.
 SHORTEST_ARTICLE = 500
@@ -72,6 +82,32 @@ def online_wikipedia(config: str = "20231101.en", name: str = "wikimedia/wikiped
     except Exception as error:
         advice = "packaged_wikipedia() needs no network"
         raise ConnectionError(f"cannot stream {name} {config} ({error}): {advice}") from error
+
+
+def text_file(path: str | Path) -> Iterator[Article]:
+    """Yield the content of a text file in UTF-8 as one article.
+
+    Raises ValueError when the file is missing, empty or not such a text.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): give packaged, online or a text file") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): convert it first") from error
+    if "\0" in text or not text.strip():
+        raise ValueError(f"{path} is no text: it {'holds zero bytes' if text.strip() else 'is empty'}")
+    yield Article(path.stem, text)
+
+
+def articles(source: str) -> tuple[str, Iterator[Article]]:
+    """What `source` names, "packaged", "online" or a text file: its description and its articles."""
+    if source == "packaged":
+        return f"enwiki dump packaged in gensim {version('gensim')}", packaged_wikipedia()
+    if source == "online":
+        return "wikimedia/wikipedia 20231101.en", online_wikipedia()
+    return f"file {Path(source).name}", text_file(source)
 
 
 def tokenize(

@@ -12,16 +12,30 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import nn
 
-from norm_geometry.statistics import AngleStatistics, SecondMoment, uniform_and_random
+from norm_geometry.arrays import lengths
+from norm_geometry.statistics import (
+    AngleStatistics,
+    EnergyRatios,
+    arrays_of,
+    at_least_float32,
+    random_directions,
+    uniform_and_random,
+    unit_rows,
+    with_arrays,
+)
 
-__all__ = ["Record", "Site", "SiteRecord", "find_norms", "watch"]
+__all__ = ["CONTROLS", "Record", "Site", "SiteRecord", "find_norms", "watch"]
+
+CONTROLS = 2048  # random directions, for comparison
+SIDES_AT_ONCE = 32  # sides of sites that are reduced together: enough to fill a device, few enough for a CPU's cache
 
 
 @dataclass(frozen=True)
@@ -37,23 +51,26 @@ class Site:
 def find_norms(model: nn.Module) -> list[Site]:
     """List the normalization sites of `model`, in the order of its modules.
 
-    Every module that has no submodules and no parameters but vectors is called, as a float32 copy on the CPU, on a few
-    random vectors; their width comes from its parameters, its `normalized_shape` or the model's config. A norm that is
-    no module of its own, such as a call of `torch.nn.functional.layer_norm`, cannot be seen. A module is a norm if its
-    output has the shape of its input, does not change when each vector is multiplied by a positive number of its
-    own, and is not constant. It is a LayerNorm if the output also does not change when a constant is added to all
-    coordinates of a vector, else an RMSNorm. BatchNorm and softmax fail the first test, activations and dropout too.
+    Every module that has no submodules and whose parameters are vectors, or matrices with a vector for each head, is
+    called, as a float32 copy on the CPU, on a few random vectors; their width comes from its parameters, its
+    `normalized_shape`, the `head_dim` of the module it is in, or the model's config. A norm that is no module of its
+    own, such as a call of `torch.nn.functional.layer_norm`, or that cannot do without a second argument, such as a
+    gate, cannot be seen. A module is a norm if its output has the shape of its input, does not change when each vector
+    is multiplied by a positive number of its own, and is not constant. It is a LayerNorm if the output also does not
+    change when a constant is added to all coordinates of a vector, else an RMSNorm. BatchNorm, GroupNorm and softmax
+    fail the first test, activations and dropout too.
 
-    A site acts on heads if its vectors are narrower than the model's hidden vectors, or if it stands beside at least
+    A site acts on heads if its vectors are not as wide as the model's hidden vectors, or if it stands beside at least
     two projections that read hidden vectors, as the query and key norms of an attention layer do.
     """
     modules = dict(model.named_modules())
     hidden = _hidden_width(model)
     kinds = {}
     for name, module in modules.items():
-        for width in _possible_widths(module, hidden):
-            if kind := _kind(module, width):
-                kinds[name] = (kind, width)
+        parent = modules[name.rpartition(".")[0]]
+        for shape in _possible_shapes(module, getattr(parent, "head_dim", hidden)):
+            if kind := _kind(module, shape):
+                kinds[name] = (kind, shape[-1])
                 break
     if hidden is None and kinds:
         hidden = Counter(width for _, width in kinds.values()).most_common(1)[0][0]
@@ -65,53 +82,166 @@ def find_norms(model: nn.Module) -> list[Site]:
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """What was measured at one site: every vector's angles and norm, and the second moments of a subsample."""
+    """What was measured at one site.
+
+    `before` and `after` hold the angles and norms of every vector. `sampled_before` and `sampled_after` hold the energy
+    ratios, over a subsample of the vectors, of the record's own directions and after them of `CONTROLS` random ones.
+    """
 
     before: AngleStatistics
     after: AngleStatistics
-    second_moment_before: SecondMoment
-    second_moment_after: SecondMoment
+    sampled_before: EnergyRatios
+    sampled_after: EnergyRatios
 
 
-@dataclass
+class _Batch(NamedTuple):
+    """One call of the watched model: which of its tokens count, by their places in the flattened batch."""
+
+    shape: torch.Size  # (sequences, length)
+    counted: Int[torch.Tensor, " n"] | None  # None: all
+    sampled: Int[torch.Tensor, " m"]
+    tokens: int
+
+
+class _Passed(NamedTuple):
+    """What is kept, until the model is done with the batch, of the vectors that passed one side of a site."""
+
+    side: tuple[str, str]
+    width: int
+    inner: Float[torch.Tensor, "n k"]
+    norms: Float[torch.Tensor, " n"]
+    sampled: Float[torch.Tensor, "m d"]
+
+
 class Record(Mapping[str, SiteRecord]):
     """The statistics of every watched site that has seen a vector, by the site's name."""
 
-    sites: list[Site]
-    directions: Callable[[int], dict[str, np.ndarray]]
-    second_moment_every: int
-    _angles: dict[tuple[str, str], AngleStatistics] = field(default_factory=dict)
-    _second_moments: dict[tuple[str, str], SecondMoment] = field(default_factory=dict)
-    _seen: Counter = field(default_factory=Counter)
-    _mask: torch.Tensor | None = None
+    def __init__(
+        self,
+        sites: list[Site],
+        directions: Callable[[int], dict[str, np.ndarray]] = uniform_and_random,
+        *,
+        sample_every: int = 256,
+        skip: int = 0,
+        seed: int = 0,
+    ):
+        self.sites, self.sample_every, self.skip = sites, sample_every, skip
+        self.position = 0  # in the stream of counted tokens, of the next one: it decides which are sampled
+        self.directions = {width: directions(width) for width in sorted({site.width for site in sites})}
+        own = {width: unit_rows(np.stack(list(named.values()))) for width, named in self.directions.items()}
+        if len({len(units) for units in own.values()}) > 1:
+            raise ValueError("`directions` must give equally many for every width")
+        self._own = next(map(len, own.values()))
+        self._units = {
+            (width, torch.device("cpu")): torch.from_numpy(
+                np.concatenate([units, random_directions(CONTROLS, width, seed + 1)])
+            ).float()
+            for width, units in own.items()
+        }
+        nothing = {
+            width: (AngleStatistics.of(none, units), EnergyRatios.of(none, np.zeros((self._own + CONTROLS, width))))
+            for width, units in own.items()
+            for none in [np.zeros((0, width))]
+        }
+        self._totals = {(site.name, side): nothing[site.width] for site in sites for side in ("before", "after")}
+        self._passed: list[_Passed] = []
+        self._batch: _Batch | None = None
+        self._strays: Counter = Counter()
 
     def __getitem__(self, name: str) -> SiteRecord:
-        sides = [(name, "before"), (name, "after")]
-        return SiteRecord(*(self._angles[side] for side in sides), *(self._second_moments[side] for side in sides))
+        self._reduce()
+        (before, sampled_before), (after, sampled_after) = (self._totals[name, side] for side in ("before", "after"))
+        return SiteRecord(before, after, sampled_before, sampled_after)
 
     def __iter__(self) -> Iterator[str]:
-        return (site.name for site in self.sites if (site.name, "after") in self._angles)
+        self._reduce()
+        for site in self.sites:
+            after, _ = self._totals[site.name, "after"]
+            if after.count + after.zero_count + after.nonfinite_count:
+                yield site.name
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    @torch.no_grad()
-    def _add(self, side: tuple[str, str], vectors: torch.Tensor, directions: np.ndarray) -> None:
-        vectors = self._without_padding(vectors.detach())
-        # The subsample is chosen by place in the stream, so that it does not depend on how the stream is batched.
-        first = -self._seen[side] % self.second_moment_every
-        self._seen[side] += len(vectors)
-        parts = (AngleStatistics.of(vectors, directions), SecondMoment.of(vectors[first :: self.second_moment_every]))
-        for totals, part in zip((self._angles, self._second_moments), parts, strict=True):
-            totals[side] = totals[side].merge(part) if side in totals else part
+    def state(self) -> dict[str, np.ndarray]:
+        """All that has been measured, as arrays whose first axis is that of the sites' sides; for `merge`."""
+        self._reduce()
+        rows = [arrays_of(angles) | arrays_of(energies) for angles, energies in self._totals.values()]
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def _without_padding(self, vectors: torch.Tensor) -> torch.Tensor:
-        if self._mask is not None:
-            # With a key-value cache the mask also covers earlier tokens; some models flatten batch and position.
-            mask = self._mask[:, -vectors.shape[1] :] if vectors.ndim > 2 else self._mask.reshape(-1)
-            if mask.shape == vectors.shape[: mask.ndim]:
-                vectors = vectors[mask.to(vectors.device, torch.bool)]
-        return vectors.reshape(-1, vectors.shape[-1])
+    def merge(self, state: dict[str, np.ndarray]) -> None:
+        """Take in the `state` of a record of the same sites and directions; a fresh record becomes that record."""
+        for i, (side, totals) in enumerate(self._totals.items()):
+            row = {name: array[i] for name, array in state.items()}
+            self._totals[side] = tuple(mine.merge(with_arrays(mine, row)) for mine in totals)
+
+    def _begin(self, ids: torch.Tensor | None, mask: torch.Tensor | None) -> None:
+        self._passed.clear()  # of a batch that the model did not finish, if there was one: nothing of that counts
+        tokens = mask if ids is None else ids
+        if tokens is None:
+            tokens = torch.ones(0, 0)  # no site sees as many: all vectors count
+        counted = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        if mask is not None:
+            counted &= mask[:, -counted.shape[1] :].bool()  # with a key-value cache the mask covers earlier tokens too
+        counted[:, : self.skip] = False
+        places = counted.reshape(-1).nonzero()[:, 0]
+        # The subsample is chosen by place in the stream, so that it does not depend on how the stream is batched.
+        sampled = places[-self.position % self.sample_every :: self.sample_every]
+        everything = len(places) == counted.numel()
+        self._batch = _Batch(counted.shape, None if everything else places, sampled, len(places))
+
+    def _end(self) -> None:
+        self.position += self._batch.tokens
+        self._batch = None
+        self._reduce()
+
+    @torch.no_grad()
+    def _add(self, site: Site, side: str, x: torch.Tensor) -> None:
+        x = at_least_float32(x.detach())
+        batch = self._batch
+        if batch and x.shape[:2] == batch.shape:
+            x = x.flatten(0, 1)
+        if batch and x.shape[0] == batch.shape.numel():  # some models flatten sequences and tokens themselves
+            counted, sampled = batch.counted, x[batch.sampled.to(x.device)]
+        else:
+            x = x.reshape(-1, site.width)
+            counted, sampled = None, x[-self._strays[site.name, side] % self.sample_every :: self.sample_every]
+            self._strays[site.name, side] += len(x)
+        units = self._units_on(x.device, site.width)[: self._own].to(x.dtype)
+        # Written so, the product reads both factors along memory, which is several times faster on a CPU.
+        inner, norms = nn.functional.linear(x, units), lengths(x)
+        if counted is not None:
+            inner, norms = inner[counted.to(x.device)], norms[counted.to(x.device)]
+        kept = inner.reshape(-1, self._own), norms.reshape(-1), sampled.reshape(-1, site.width)
+        self._passed.append(_Passed((site.name, side), site.width, *kept))
+        if batch is None:  # a part of the model was called by itself, and may be without end
+            self._reduce()
+
+    @torch.no_grad()
+    def _reduce(self) -> None:
+        """Merge what has passed into the totals, the sides of equal shapes together; not in the middle of a batch."""
+        if self._batch is not None:
+            return
+        shapes: dict[tuple, list[_Passed]] = {}
+        for passed in self._passed:
+            alike = (passed.width, passed.inner.device, passed.inner.shape, passed.sampled.shape)
+            shapes.setdefault(alike, []).append(passed)
+        self._passed.clear()
+        for (width, device, *_), all_alike in shapes.items():
+            for start in range(0, len(all_alike), SIDES_AT_ONCE):
+                sides, _, inner, norms, sampled = zip(*all_alike[start : start + SIDES_AT_ONCE], strict=True)
+                inner = torch.stack(inner).mT.contiguous()
+                angles = AngleStatistics.of_inner_products(inner, torch.stack(norms), width)
+                energies = EnergyRatios.of(torch.stack(sampled), self._units_on(device, width))
+                for i, side in enumerate(sides):
+                    measured, ratios = self._totals[side]
+                    self._totals[side] = measured.merge(angles[i]), ratios.merge(energies[i])
+
+    def _units_on(self, device: torch.device, width: int) -> Float[torch.Tensor, "k d"]:
+        """The record's own directions and then the random ones, of length 1, on `device`."""
+        if (width, device) not in self._units:
+            self._units[width, device] = self._units[width, torch.device("cpu")].to(device)
+        return self._units[width, device]
 
 
 @contextmanager
@@ -119,17 +249,23 @@ def watch(
     model: nn.Module,
     directions: Callable[[int], dict[str, np.ndarray]] = uniform_and_random,
     sites: list[Site] | None = None,
-    second_moment_every: int = 64,
+    *,
+    sample_every: int = 256,
+    skip: int = 0,
+    seed: int = 0,
 ) -> Iterator[Record]:
     """Measure the vectors before and after each of `sites` (by default all norms) while the block runs.
 
-    Each batch is reduced inside the hook; no activation is kept and the model's output does not change by a bit. The
-    hooks are gone after the block, whatever happened in it. Where the model is called with a two-dimensional
-    `attention_mask`, padded positions are left out.
+    Of each vector its norm and its inner products with the directions are kept, of one in `sample_every` the vector
+    itself, and these only until the model is done with the batch; then they are reduced where they are. The model's
+    output does not change by a bit. The hooks are gone after the block, whatever happened in it. Where the model is
+    called with a two-dimensional `attention_mask`, padded positions are left out; a batch that fails counts nowhere.
 
     Args:
         directions: gives, for a width, the directions to measure angles to, by name.
-        second_moment_every: every how many vectors one enters the second-moment matrices.
+        sample_every: of how many tokens one has its energy ratios to random directions taken.
+        skip: how many tokens at the start of each sequence are left out.
+        seed: of the random directions among which `measure.tabulate` ranks those of `directions`.
 
     Raises:
         ValueError: the model has no normalization sites.
@@ -137,31 +273,34 @@ def watch(
     sites = find_norms(model) if sites is None else sites
     if not sites:
         raise ValueError(f"{type(model).__name__} has no normalization layers: there is nothing to measure")
-    record = Record(sites, directions, second_moment_every)
-    matrices = {width: np.stack(list(directions(width).values())) for width in {site.width for site in sites}}
-
+    record = Record(sites, directions, sample_every=sample_every, skip=skip, seed=seed)
     signature = inspect.signature(model.forward)
 
-    def remember_mask(module, args, kwargs):
-        mask = signature.bind_partial(*args, **kwargs).arguments.get("attention_mask")
-        padded = isinstance(mask, torch.Tensor) and mask.ndim == 2 and not mask.all()
-        record._mask = mask if padded else None  # without padding there is nothing to copy out
+    def begin(module, args, kwargs):
+        arguments = signature.bind_partial(*args, **kwargs).arguments
+        record._begin(*(_as_tokens(arguments.get(name)) for name in ("input_ids", "attention_mask")))
 
     def add_before(site):
         return lambda module, args, kwargs: record._add(
-            (site.name, "before"), args[0] if args else next(iter(kwargs.values())), matrices[site.width]
+            site, "before", args[0] if args else next(iter(kwargs.values()))
         )
 
     def add_after(site):
-        return lambda module, args, output: record._add((site.name, "after"), output, matrices[site.width])
+        return lambda module, args, output: record._add(site, "after", output)
 
     with ExitStack() as hooks:
-        hooks.callback(model.register_forward_pre_hook(remember_mask, with_kwargs=True).remove)
+        hooks.callback(model.register_forward_pre_hook(begin, with_kwargs=True).remove)
+        hooks.callback(model.register_forward_hook(lambda *_: record._end()).remove)
         for site in sites:
             module = model.get_submodule(site.name)
             hooks.callback(module.register_forward_pre_hook(add_before(site), with_kwargs=True).remove)
             hooks.callback(module.register_forward_hook(add_after(site)).remove)
         yield record
+
+
+def _as_tokens(argument: Any) -> torch.Tensor | None:
+    """The argument if it has one entry for each token of each sequence."""
+    return argument if isinstance(argument, torch.Tensor) and argument.ndim == 2 else None
 
 
 def _hidden_width(model: nn.Module) -> int | None:
@@ -171,28 +310,35 @@ def _hidden_width(model: nn.Module) -> int | None:
     return getattr(config, "hidden_size", None)
 
 
-def _possible_widths(module: nn.Module, hidden: int | None) -> list[int]:
-    """The lengths of vectors that `module` could normalize: none if it cannot be a norm."""
+def _possible_shapes(module: nn.Module, unsaid: int | None) -> list[tuple[int, ...]]:
+    """The shapes of a token's vectors that `module` could normalize: (width,), or (heads, width) where each head has
+    gains of its own. There is none if it cannot be a norm; the width is `unsaid` if the module does not tell it.
+    """
     parameters = list(module.parameters())
-    if any(module.children()) or any(p.ndim != 1 or not p.is_floating_point() for p in parameters):
+    if any(module.children()) or not all(p.is_floating_point() and _could_be_gains(p) for p in parameters):
         return []
-    if parameters:
-        return sorted({p.numel() for p in parameters})
-    shape = getattr(module, "normalized_shape", None)  # norms without parameters keep their width here, if anywhere
-    return [shape[-1]] if shape else [hidden] if hidden else []
+    gains = sorted({tuple(p.shape) for p in parameters if p.numel() > 1})  # a single gain tells no width
+    shape = getattr(module, "normalized_shape", unsaid and (unsaid,))
+    return gains or ([tuple(shape)] if shape else [])
 
 
-def _kind(module: nn.Module, width: int) -> Literal["layer", "rms"] | None:
+def _could_be_gains(parameter: torch.Tensor) -> bool:
+    """Matrices of gains have a row for each head; nearly all others are larger, and would be slow to try."""
+    return parameter.ndim < 2 or (parameter.ndim == 2 and max(parameter.shape) <= 256)
+
+
+def _kind(module: nn.Module, shape: tuple[int, ...]) -> Literal["layer", "rms"] | None:
     generator = torch.Generator("cpu").manual_seed(0)
-    # Far above any ε in use, so that the test sees the invariance; powers of two, so that scaling rounds nothing.
-    x = 32.0 * torch.randn(4, width, generator=generator, device="cpu")
-    scale = torch.tensor([[0.5], [2.0], [4.0], [8.0]], device="cpu")
-    shift = torch.tensor([[32.0], [-16.0], [64.0], [8.0]], device="cpu")
+    # Two sequences of two tokens, so that norms over another axis fail. Far above any ε in use, so that the test sees
+    # the invariance; powers of two, so that scaling rounds nothing.
+    x = 32.0 * torch.randn(2, 2, *shape, generator=generator, device="cpu")
+    each = torch.arange(x[..., 0].numel(), device="cpu").reshape(*x.shape[:-1], 1)
+    scale = 2.0 ** (each % 4 + 1)
     probe = _float_copy(module)
     try:
         with torch.no_grad():
             # The class's own forward: neither hooks nor what a wrapper has put in the instance's place.
-            y, scaled, shifted = (type(probe).forward(probe, inputs) for inputs in (x, scale * x, x + shift))
+            y, scaled, shifted = (type(probe).forward(probe, inputs) for inputs in (x, scale * x, x + 8 * scale))
         if y.shape != x.shape or not torch.isfinite(y).all():
             return None
     except Exception:  # not a map of vectors: whatever it wants, it is no norm

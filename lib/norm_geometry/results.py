@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-__all__ = ["Results", "check_writable", "load", "published", "save"]
+__all__ = ["Results", "check_writable", "load", "published", "save", "write_whole"]
 
 # The book's data: there where the library is used from a clone of the repository, as in Colab.
 DATA = Path(__file__).parents[2] / "data"
@@ -37,7 +37,7 @@ def save(table: pd.DataFrame, provenance: dict, path: str | Path) -> None:
     content = table.to_csv(index=False, float_format="%.9g", lineterminator="\n").encode()
     provenance = provenance | {"table_sha256": hashlib.sha256(content).hexdigest()}
     beside = (json.dumps(provenance, indent=1, ensure_ascii=False) + "\n").encode()
-    _write_whole({path: content, path.with_suffix(".json"): beside})
+    write_whole({path.with_suffix(".json"): beside, path: content})
 
 
 def load(path: str | Path) -> Results:
@@ -57,9 +57,13 @@ def load(path: str | Path) -> Results:
         provenance = json.loads(beside.read_bytes())
         expected = provenance["table_sha256"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{beside} is damaged: it is not the provenance of a measurement; measure again") from error
+        raise ValueError(
+            f"{beside} is damaged: it is not the provenance of a measurement; delete both and measure again"
+        ) from error
     if hashlib.sha256(content).hexdigest() != expected:
-        raise ValueError(f"{path} is damaged: its SHA-256 is not the one recorded in {beside.name}; measure again")
+        raise ValueError(
+            f"{path} is damaged: its SHA-256 is not the one recorded in {beside.name}; delete both and measure again"
+        )
     return Results(pd.read_csv(io.BytesIO(content)), provenance)
 
 
@@ -82,19 +86,17 @@ def check_writable(path: str | Path) -> None:
         raise OSError(f"cannot write to {path.parent}: {error.strerror}; give another --out") from error
 
 
-def _write_whole(contents: dict[Path, bytes]) -> None:
-    """Write every file under another name, then put all in place: a full disk leaves what was there before."""
-    places = {}
+def write_whole(contents: dict[Path, bytes]) -> None:
+    """Write every file under another name, then put all in place: a full disk or a kill leaves what was there."""
+    partial = {path: path.with_name(path.name + ".partial") for path in contents}
     try:
         for path, content in contents.items():
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                places[file.name] = path
+            with partial[path].open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-        for name, path in places.items():
-            os.replace(name, path)
+        for path, written in partial.items():
+            written.replace(path)
     finally:
-        for name in places:
-            Path(name).unlink(missing_ok=True)
+        for written in partial.values():
+            written.unlink(missing_ok=True)

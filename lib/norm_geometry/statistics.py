@@ -10,18 +10,18 @@ https://doi.org/10.1080/00031305.1983.10483115: the textbook formula E[θ²] −
 to 90°, which is just where hidden vectors lie.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields, is_dataclass, replace
 from math import lgamma
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from norm_geometry.arrays import Array, array_namespace, to_numpy
+from norm_geometry.arrays import Array, array_namespace, histogram, lengths, to_numpy, upcast
 
 __all__ = [
     "AngleStatistics",
-    "SecondMoment",
+    "EnergyRatios",
     "Summary",
     "chance_density",
     "random_directions",
@@ -30,6 +30,7 @@ __all__ = [
 
 ANGLE_BINS = np.linspace(0.0, 180.0, 3601)  # degrees: bins of 0.05°
 LOG_NORM_BINS = np.linspace(-128.0, 128.0, 8193)  # log2 ‖x‖, over the whole range of float32: bins of 2.2 %
+UNCHANGING = ("width", "edges")  # fields of the statistics below that no vector changes
 
 
 def random_directions(count: int, width: int, seed: int) -> Float[np.ndarray, "count width"]:
@@ -60,47 +61,61 @@ def chance_density(degrees: Float[np.ndarray, "*n"], width: int) -> Float[np.nda
 
 @dataclass(frozen=True)
 class Summary:
-    """Count, mean, spread, extremes and histogram of real samples, in `k` columns of `count` samples each."""
+    """Count, mean, spread, extremes and histogram of real samples, in `k` columns of `count` samples each.
 
-    count: int
-    mean: Float[np.ndarray, " k"]
-    squared_deviations: Float[np.ndarray, " k"]  # Σ (value − mean)²
-    minimum: Float[np.ndarray, " k"]
-    maximum: Float[np.ndarray, " k"]
-    histogram: Int[np.ndarray, "k bins"]
+    Leading axes `*s`, where there are any, stand for sets of samples that are summarised side by side.
+    """
+
+    count: Int[np.ndarray, "*s"]
+    mean: Float[np.ndarray, "*s k"]  # 0 of no samples
+    squared_deviations: Float[np.ndarray, "*s k"]  # Σ (value − mean)²
+    minimum: Float[np.ndarray, "*s k"]
+    maximum: Float[np.ndarray, "*s k"]
+    histogram: Int[np.ndarray, "*s k bins"]
     edges: Float[np.ndarray, " edges"]
 
     @classmethod
-    def of(cls, values: Float[np.ndarray, "n k"], edges: Float[np.ndarray, " edges"]) -> "Summary":
-        """Summarise `values`. The edges of the histogram are equidistant; its end bins take what lies beyond them."""
-        count, k = values.shape
-        bins = len(edges) - 1
-        columns = np.ascontiguousarray(values.T)  # sums along contiguous memory are several times faster
-        place = ((columns - edges[0]) * (bins / (edges[-1] - edges[0]))).astype(np.int64)
-        place = np.clip(place, 0, bins - 1) + bins * np.arange(k)[:, None]
-        mean = columns.mean(axis=1) if count else np.full(k, np.nan)
+    def of(
+        cls, values: Float[Array, "*s k n"], counted: Bool[Array, "*s n"], edges: Float[np.ndarray, " edges"]
+    ) -> "Summary":
+        """Summarise those of `values` that are `counted`, where they are: what leaves the device is the summary.
+
+        The edges of the histogram are equidistant; its end bins take what lies beyond them.
+        """
+        xp, bins = array_namespace(values), len(edges) - 1
+        if values.shape[-1] == 0:  # extrema need something to be taken over: a value that is not counted
+            values, counted = (xp.zeros((*a.shape[:-1], 1), dtype=a.dtype, device=a.device) for a in (values, counted))
+        count = xp.sum(xp.astype(counted, xp.int64), axis=-1)
+        counted = xp.broadcast_to(counted[..., None, :], values.shape)
+        mean = xp.sum(xp.where(counted, values, 0.0), axis=-1) / xp.where(count > 0, count, 1)[..., None]
+        squared_deviations = xp.sum(xp.where(counted, values - mean[..., None], 0.0) ** 2, axis=-1)
+        scaled = (xp.where(counted, values, edges[0]) - edges[0]) * (bins / (edges[-1] - edges[0]))
         return cls(
-            count=count,
-            mean=mean,
-            squared_deviations=((columns - mean[:, None]) ** 2).sum(axis=1),
-            minimum=columns.min(axis=1, initial=np.inf),
-            maximum=columns.max(axis=1, initial=-np.inf),
-            histogram=np.bincount(place.ravel(), minlength=k * bins).reshape(k, bins),
+            count=to_numpy(count),
+            mean=to_numpy(mean).astype(np.float64),
+            squared_deviations=to_numpy(squared_deviations).astype(np.float64),
+            minimum=to_numpy(xp.min(xp.where(counted, values, np.inf), axis=-1)).astype(np.float64),
+            maximum=to_numpy(xp.max(xp.where(counted, values, -np.inf), axis=-1)).astype(np.float64),
+            histogram=to_numpy(histogram(xp.clip(xp.astype(scaled, xp.int64), 0, bins - 1), counted, bins)),
             edges=edges,
         )
 
+    def __getitem__(self, i: int) -> "Summary":
+        """The `i`-th of the sets along the first leading axis."""
+        parts = (self.count, self.mean, self.squared_deviations, self.minimum, self.maximum, self.histogram)
+        return Summary(*(np.asarray(part[i]) for part in parts), self.edges)
+
     def merge(self, other: "Summary") -> "Summary":
         """The summary of both sets of samples together."""
-        if self.count == 0 or other.count == 0:
-            return other if self.count == 0 else self
         count = self.count + other.count
+        share = (other.count / np.maximum(count, 1))[..., None]
         shift = other.mean - self.mean
         return Summary(
-            count=count,
-            mean=self.mean + shift * (other.count / count),
+            count=np.asarray(count),
+            mean=self.mean + shift * share,
             squared_deviations=self.squared_deviations
             + other.squared_deviations
-            + shift**2 * (self.count * (other.count / count)),
+            + shift**2 * (self.count[..., None] * share),
             minimum=np.minimum(self.minimum, other.minimum),
             maximum=np.maximum(self.maximum, other.maximum),
             histogram=self.histogram + other.histogram,
@@ -108,9 +123,10 @@ class Summary:
         )
 
     @property
-    def std(self) -> Float[np.ndarray, " k"]:
-        """Standard deviation with denominator `count`."""
-        return np.sqrt(self.squared_deviations / self.count) if self.count else np.full(len(self.mean), np.nan)
+    def std(self) -> Float[np.ndarray, "*s k"]:
+        """Standard deviation with denominator `count`; NaN of no samples."""
+        with np.errstate(invalid="ignore"):
+            return np.sqrt(self.squared_deviations / self.count[..., None])
 
     def quantile(self, q: float) -> Float[np.ndarray, " k"]:
         """The `q`-quantile, interpolated within its bin of the histogram: off by at most the width of a bin."""
@@ -118,7 +134,7 @@ class Summary:
             raise ValueError(f"a quantile lies between 0 and 1, got {q}")
         if self.count == 0:
             return np.full(len(self.mean), np.nan)
-        target = max(q * self.count, 1)
+        target = max(q * int(self.count), 1)
         reached = np.cumsum(self.histogram, axis=1)
         bins = (reached < target).sum(axis=1)  # of each column the first bin in which the target is reached
         columns = np.arange(len(bins))
@@ -132,84 +148,106 @@ class Summary:
 class AngleStatistics:
     """Angles in degrees between vectors in ℝ^d and `k` directions, with the vectors' norms.
 
-    Zero vectors have no angle and non-finite ones no meaning: both are counted apart and enter nothing else.
+    Zero vectors have no angle and non-finite ones no meaning: both are counted apart and enter nothing else. Leading
+    axes `*s`, where there are any, stand for sets of vectors that are measured side by side.
     """
 
     width: int
     angles: Summary
     log_norms: Summary
-    cos_squared: Float[np.ndarray, " k"]  # mean of cos²θ
-    zero_count: int
-    nonfinite_count: int
+    cos_squared: Float[np.ndarray, "*s k"]  # mean of cos²θ, 0 of no vectors
+    zero_count: Int[np.ndarray, "*s"]
+    nonfinite_count: Int[np.ndarray, "*s"]
 
     @classmethod
     def of(cls, vectors: Float[Array, "*batch d"], directions: Float[Array, "k d"]) -> "AngleStatistics":
         """Measure `vectors` against `directions`, whose lengths do not matter.
 
-        The inner products are formed where the vectors are and in their precision (half precision in float32); what
-        leaves the device is k + 1 numbers a vector. An angle is then good to about 1e-5° in float32 near 90°, and to
-        0.02° near 0° and 180°, where the arc cosine is steep.
+        The inner products are formed where the vectors are and in their precision (half precision in float32). An
+        angle is then good to about 1e-5° in float32 near 90°, and to 0.02° near 0° and 180°, where the arc cosine is
+        steep.
 
         Raises:
             ValueError: a direction has another length than the vectors, or is zero or not finite.
         """
         width = vectors.shape[-1]
-        units = _unit_rows(to_numpy(directions).astype(np.float64))
+        units = unit_rows(to_numpy(directions).astype(np.float64))
         if units.shape[1] != width:
             raise ValueError(f"the directions have length {units.shape[1]}, the vectors {width}")
-        inner, norms = _inner_products_and_norms(vectors.reshape(-1, width), units)
-        finite = np.isfinite(norms)
+        x = at_least_float32(vectors.reshape(-1, width))
+        xp = array_namespace(x)
+        with np.errstate(over="ignore", invalid="ignore"):
+            inner = x @ xp.asarray(units, dtype=x.dtype, device=x.device).T
+        return cls.of_inner_products(inner.T[None], lengths(x)[None], width)[0]
+
+    @classmethod
+    def of_inner_products(
+        cls, inner: Float[Array, "*s k n"], norms: Float[Array, "*s n"], width: int
+    ) -> "AngleStatistics":
+        """Measure vectors in ℝ^width of which only the inner products with unit directions, and the norms, are known.
+
+        The work is done where the arrays are, in float64 where there is such a thing; sums are merged in float64.
+        """
+        xp = array_namespace(inner)
+        inner, norms = upcast(inner), upcast(norms)
+        finite = xp.isfinite(norms)
         measured = finite & (norms > 0)
-        norms = norms[measured]
-        cosines = np.clip(inner[measured] / norms[:, None], -1.0, 1.0)
+        count = xp.sum(xp.astype(measured, xp.int64), axis=-1)
+        cosines = xp.clip(inner / xp.where(measured, norms, 1.0)[..., None, :], -1.0, 1.0)
+        squares = xp.sum(xp.where(measured[..., None, :], cosines, 0.0) ** 2, axis=-1)
         return cls(
             width=width,
-            angles=Summary.of(np.degrees(np.arccos(cosines)), ANGLE_BINS),
-            log_norms=Summary.of(np.log2(norms)[:, None], LOG_NORM_BINS),
-            cos_squared=(cosines**2).mean(axis=0) if len(norms) else np.zeros(len(units)),
-            zero_count=int((finite & ~measured).sum()),
-            nonfinite_count=int((~finite).sum()),
+            angles=Summary.of(xp.acos(cosines) * (180 / np.pi), measured, ANGLE_BINS),
+            log_norms=Summary.of(xp.log2(xp.where(measured, norms, 1.0))[..., None, :], measured, LOG_NORM_BINS),
+            cos_squared=to_numpy(squares / xp.where(count > 0, count, 1)[..., None]).astype(np.float64),
+            zero_count=to_numpy(xp.sum(xp.astype(norms == 0, xp.int64), axis=-1)),
+            nonfinite_count=to_numpy(xp.sum(xp.astype(~finite, xp.int64), axis=-1)),
         )
+
+    def __getitem__(self, i: int) -> "AngleStatistics":
+        """The `i`-th of the sets along the first leading axis."""
+        counts = (np.asarray(part[i]) for part in (self.cos_squared, self.zero_count, self.nonfinite_count))
+        return AngleStatistics(self.width, self.angles[i], self.log_norms[i], *counts)
 
     def merge(self, other: "AngleStatistics") -> "AngleStatistics":
         """The statistics of both sets of vectors together; both must have been measured against the same directions."""
-        if (self.width, len(self.cos_squared)) != (other.width, len(other.cos_squared)):
+        if (self.width, self.cos_squared.shape) != (other.width, other.cos_squared.shape):
             raise ValueError(
-                f"cannot merge statistics of {len(self.cos_squared)} directions in dimension {self.width} "
-                f"with {len(other.cos_squared)} directions in dimension {other.width}"
+                f"cannot merge statistics of {self.cos_squared.shape[-1]} directions in dimension {self.width} "
+                f"with {other.cos_squared.shape[-1]} directions in dimension {other.width}"
             )
-        share = other.count / max(self.count + other.count, 1)
+        share = other.angles.count / np.maximum(self.angles.count + other.angles.count, 1)
         return AngleStatistics(
             width=self.width,
             angles=self.angles.merge(other.angles),
             log_norms=self.log_norms.merge(other.log_norms),
-            cos_squared=self.cos_squared + (other.cos_squared - self.cos_squared) * share,
-            zero_count=self.zero_count + other.zero_count,
-            nonfinite_count=self.nonfinite_count + other.nonfinite_count,
+            cos_squared=self.cos_squared + (other.cos_squared - self.cos_squared) * share[..., None],
+            zero_count=np.asarray(self.zero_count + other.zero_count),
+            nonfinite_count=np.asarray(self.nonfinite_count + other.nonfinite_count),
         )
 
     @property
-    def count(self) -> int:
+    def count(self) -> Int[np.ndarray, "*s"]:
         """Number of vectors measured: neither zero nor non-finite."""
         return self.angles.count
 
     @property
-    def mean(self) -> Float[np.ndarray, " k"]:
-        """Mean angle in degrees."""
-        return self.angles.mean
+    def mean(self) -> Float[np.ndarray, "*s k"]:
+        """Mean angle in degrees; NaN of no vectors."""
+        return np.where(self.count[..., None] > 0, self.angles.mean, np.nan)
 
     @property
-    def std(self) -> Float[np.ndarray, " k"]:
+    def std(self) -> Float[np.ndarray, "*s k"]:
         """Standard deviation of the angle in degrees."""
         return self.angles.std
 
     @property
-    def minimum(self) -> Float[np.ndarray, " k"]:
+    def minimum(self) -> Float[np.ndarray, "*s k"]:
         """Smallest angle in degrees."""
         return self.angles.minimum
 
     @property
-    def maximum(self) -> Float[np.ndarray, " k"]:
+    def maximum(self) -> Float[np.ndarray, "*s k"]:
         """Largest angle in degrees."""
         return self.angles.maximum
 
@@ -218,12 +256,12 @@ class AngleStatistics:
         return self.angles.quantile(q)
 
     @property
-    def energy_ratio(self) -> Float[np.ndarray, " k"]:
+    def energy_ratio(self) -> Float[np.ndarray, "*s k"]:
         """R = d · E[cos²θ]: the share of squared norm along each direction, relative to 1/d, the share of chance.
 
         Averaged over all directions R is exactly 1, whatever the vectors are.
         """
-        return self.width * self.cos_squared if self.count else np.full(len(self.cos_squared), np.nan)
+        return np.where(self.count[..., None] > 0, self.width * self.cos_squared, np.nan)
 
     def norm_quantile(self, q: float) -> float:
         """The `q`-quantile of the vectors' norms, good to 2.2 %."""
@@ -231,73 +269,77 @@ class AngleStatistics:
 
 
 @dataclass(frozen=True)
-class SecondMoment:
-    """The second-moment matrix of directions, C = E[x xᵀ/‖x‖²]: the energy ratio of *every* direction v at once,
+class EnergyRatios:
+    """R(v) = d · E[cos²θ] alone, for so many directions v that angles and histograms of each would be too much."""
 
-        R(v) = d · v̂ᵀ C v̂.
-
-    Zero and non-finite vectors are left out.
-    """
-
-    count: int
-    total: Float[np.ndarray, "d d"]  # count · C
+    width: int
+    count: Int[np.ndarray, "*s"]
+    total: Float[np.ndarray, "*s k"]  # Σ cos²θ
 
     @classmethod
-    def of(cls, vectors: Float[Array, "*batch d"]) -> "SecondMoment":
-        """Sum x xᵀ/‖x‖² over `vectors`, where they are and in their precision (half precision in float32)."""
-        xp = array_namespace(vectors)
-        x = _at_least_float32(vectors.reshape(-1, vectors.shape[-1]))
-        norms = xp.linalg.vector_norm(x, axis=-1, keepdims=True)
-        kept = (xp.isfinite(norms) & (norms > 0))[:, 0]
-        units = x[kept] / norms[kept]
-        return cls(count=int(units.shape[0]), total=to_numpy(units.T @ units))
+    def of(cls, vectors: Float[Array, "*s n d"], units: Float[Array, "k d"]) -> "EnergyRatios":
+        """Measure `vectors` against `units` of length 1. Zero and non-finite vectors are left out."""
+        x = at_least_float32(vectors)
+        xp = array_namespace(x)
+        norms = lengths(x)
+        measured = xp.isfinite(norms) & (norms > 0)
+        units = xp.asarray(units, dtype=x.dtype, device=x.device)
+        x = xp.where(measured[..., None], x, 0.0) / xp.astype(xp.where(measured, norms, 1.0), x.dtype)[..., None]
+        return cls(
+            width=x.shape[-1],
+            count=to_numpy(xp.sum(xp.astype(measured, xp.int64), axis=-1)),
+            total=to_numpy(xp.sum((x @ units.T) ** 2, axis=-2)).astype(np.float64),
+        )
 
-    def merge(self, other: "SecondMoment") -> "SecondMoment":
-        """The matrix of both sets of vectors together."""
-        return SecondMoment(self.count + other.count, self.total + other.total)
+    def __getitem__(self, i: int) -> "EnergyRatios":
+        """The `i`-th of the sets along the first leading axis."""
+        return EnergyRatios(self.width, np.asarray(self.count[i]), self.total[i])
 
-    @cached_property
-    def matrix(self) -> Float[np.ndarray, "d d"]:
-        """C, symmetric and positive semidefinite, of trace 1."""
-        return self.total.astype(np.float64) / self.count if self.count else np.full(self.total.shape, np.nan)
+    def merge(self, other: "EnergyRatios") -> "EnergyRatios":
+        """The energy ratios of both sets of vectors together."""
+        return EnergyRatios(self.width, np.asarray(self.count + other.count), self.total + other.total)
 
-    def energy_ratio(self, directions: Float[np.ndarray, "k d"]) -> Float[np.ndarray, " k"]:
-        """R(v) = d · v̂ᵀ C v̂ for each row v."""
-        units = _unit_rows(directions)
-        return units.shape[1] * ((units @ self.matrix) * units).sum(axis=1)
+    @property
+    def energy_ratio(self) -> Float[np.ndarray, "*s k"]:
+        """R(v) for each direction; NaN of no vectors."""
+        with np.errstate(invalid="ignore"):
+            return self.width * self.total / self.count[..., None]
 
 
-def _unit_rows(directions: Float[np.ndarray, "k d"]) -> Float[np.ndarray, "k d"]:
+def unit_rows(directions: Float[np.ndarray, "k d"]) -> Float[np.ndarray, "k d"]:
+    """The directions scaled to length 1; ValueError if one is zero or not finite."""
     norms = np.linalg.norm(directions, axis=1, keepdims=True)
     if not (np.isfinite(norms) & (norms > 0)).all():
         raise ValueError("a direction must be a finite, non-zero vector")
     return directions / norms
 
 
-def _at_least_float32(x: Array) -> Array:
+def at_least_float32(x: Array) -> Array:
+    """Half precision in float32, everything else as it is."""
     xp = array_namespace(x)
     return xp.astype(x, xp.float32) if x.dtype.itemsize == 2 else x
 
 
-def _inner_products_and_norms(
-    x: Float[Array, "n d"], units: Float[np.ndarray, "k d"]
-) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, " n"]]:
-    xp = array_namespace(x)
-    x = _at_least_float32(x)
-    on_device = xp.asarray(units, dtype=x.dtype, device=x.device)
-    with np.errstate(over="ignore", invalid="ignore"):
-        inner = to_numpy(x @ on_device.T).astype(np.float64)
-        norms = to_numpy(xp.linalg.vector_norm(x, axis=-1)).astype(np.float64)
+def arrays_of(statistics: Any) -> dict[str, np.ndarray]:
+    """The arrays that change as vectors come in, by name: what must be stored of any of the statistics above."""
+    arrays = {}
+    for field in fields(statistics):
+        value = getattr(statistics, field.name)
+        if is_dataclass(value):
+            arrays |= {f"{field.name}.{name}": array for name, array in arrays_of(value).items()}
+        elif field.name not in UNCHANGING:
+            arrays[field.name] = value
+    return arrays
 
-    # Squares of coordinates beyond about 1e19 leave float32's range, and tiny ones drown: these rows, if there are
-    # any, are measured again in float64, in units of their largest coordinate.
-    limits = np.finfo(to_numpy(x[:0]).dtype)
-    again = ~np.isfinite(norms) | (norms < limits.tiny**0.5 / limits.eps)
-    if again.any():
-        rows = to_numpy(x[xp.asarray(again, device=x.device)]).astype(np.float64)
-        largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
-        with np.errstate(invalid="ignore"):
-            rows = rows / np.where(largest > 0, largest, 1.0)
-            inner[again] = (rows @ units.T) * largest
-            norms[again] = np.linalg.norm(rows, axis=1) * largest[:, 0]
-    return inner, norms
+
+def with_arrays(statistics: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The statistics that have `arrays`, by the names of `arrays_of`, in the place of their own."""
+    changed = {}
+    for field in fields(statistics):
+        value = getattr(statistics, field.name)
+        if is_dataclass(value):
+            inner = {name.partition(".")[2]: a for name, a in arrays.items() if name.startswith(f"{field.name}.")}
+            changed[field.name] = with_arrays(value, inner)
+        elif field.name not in UNCHANGING:
+            changed[field.name] = np.asarray(arrays[field.name])
+    return replace(statistics, **changed)
