@@ -3,26 +3,28 @@
     python -m venv _build/peers
     _build/peers/bin/pip install -r benchmarks/requirements.txt
     _build/peers/bin/pip install --no-deps -r requirements-colab.txt -e .
-    _build/peers/bin/python benchmarks/peers.py [name of a shape]...
+    _build/peers/bin/python benchmarks/peers.py [shape]...
 
 Every method does the same job on the same weights and tokens: mean, standard deviation, least and greatest of the
-angles between every norm's inputs and outputs and three directions. Its mean angles are compared with those of
-`watch` before anything is timed. The model runs without its output head. `watch` also keeps histograms, norms and
-second moments. The peers keep all vectors of a batch, reduce them to angles with plain torch, and drop them.
+angles between every norm's inputs and outputs and three directions; means and deviations must agree before anything is
+timed. The model runs without its output head. `watch` also counts histograms, norms and second moments. The others
+keep all vectors of a batch, reduce them to angles with plain torch and drop them.
 
-- output_hidden_states: the hidden states are written to safetensors files and read back. They are the vectors between
-  the blocks and the output of the last norm: half of the norms' inputs or fewer, and none of their other outputs.
-- TransformerLens: run_with_cache with a name filter. It replaces fused attention by one that shows its pattern.
-- nnsight: tracer.cache over the norms, with inputs and outputs.
+- eager: the bare pass with the attention that TransformerLens puts in place of the fused one, to show its patterns.
+- output_hidden_states: what it returns is written to safetensors files and read back. These are the vectors between
+  the blocks and the output of the last norm, and so fewer than the others measure.
+- TransformerLens: run_with_cache with a filter of names. nnsight: the cache of a trace.
 
-Time: all methods in turn in one process, the first of a round changing from round to round; the ratio is the median
-over the rounds of a method's time to the bare one's. Share of the limit: the time to read each of the vectors that
-the method measures once, at the speed of copying memory, over the time that the method takes beyond the bare pass.
-Memory: the greatest resident set (on a GPU, the most memory allocated there) of a process that runs one method only.
+Time: all methods in turn in one process, every round beginning with another; the ratio is the median over the rounds
+of a method's time to that of the bare pass. Share of the limit: the time to read every vector once, at the speed at
+which memory is copied, over the time that the method takes beyond the bare pass.
+Memory: the greatest resident set, or allocation on the GPU, of a process of its own that reads 65,536 tokens in
+batches of 4,096, as it stands after each number of tokens.
 """
 
 import copy
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -30,64 +32,67 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import chain
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from norm_geometry import corpus, hooks, models
 from norm_geometry.statistics import uniform_and_random
 
 ROUNDS = 9
 SEQUENCES, LENGTH = 8, 512
-SWEEP = (4096, 8192, 16384, 32768, 65536)  # tokens
-TOLERANCE = 1e-3  # degrees, between mean angles; half precision is compared with itself and agrees as well
+SWEEP = [4096, 8192, 16384, 32768, 65536]  # tokens
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}  # degrees; attention computed in another order rounds otherwise
 
-SHAPES = {
-    "gpt2-small": dict(model_type="gpt2"),
-    "smollm2-135m": None,  # packaged, with its trained weights
-}
+PRETRAINED = "smollm2-135m"
+SHAPES = {PRETRAINED: {}, "gpt2-small": {"model_type": "gpt2"}}
 GPU_SHAPES = {
-    "gpt-j-6b": dict(model_type="gptj"),
-    "llama-3-8b": dict(
-        model_type="llama",
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        vocab_size=128256,
-        rope_theta=500000.0,
-    ),
+    "gpt-j-6b": {"model_type": "gptj"},
+    "llama-3-8b": {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+    },
 }
-GPU = torch.cuda.is_available()
 
 Batches = Iterable[Tensor]
 Key = tuple[str, str]  # a site's name, and "before" or "after"
-Angles = dict[Key, np.ndarray]  # mean, standard deviation, least and greatest × directions, in degrees
+Angles = dict[Key, np.ndarray]  # mean, standard deviation, least, greatest × directions; degrees
 Method = Callable[[Batches], Angles]
 
 
 def load(shape: str) -> tuple[PreTrainedModel, list[Tensor]]:
-    """The model, and its tokens in batches."""
-    model, tokenizer, _ = models.load("smollm2-135m", device="cuda" if GPU else "cpu")
-    if config := (SHAPES | GPU_SHAPES)[shape]:
+    """The model, and its tokens in batches: Wikipedia for trained weights, any for random ones."""
+    if shape == PRETRAINED:
+        model, tokenizer, _ = models.load(shape, device="cpu")
+        chunks = corpus.tokenize(corpus.packaged_wikipedia(), tokenizer, tokens=SWEEP[-1])
+        tokens = torch.from_numpy(np.concatenate(chunks))
+    else:
         torch.manual_seed(0)
-        with torch.device(model.device):
-            model = AutoModelForCausalLM.from_config(
-                AutoConfig.for_model(**config), dtype=torch.bfloat16 if shape in GPU_SHAPES else torch.float32
-            ).eval()
-    # The same text for all, in whole sequences; the ids of this tokenizer lie within every vocabulary.
-    chunks = corpus.tokenize(corpus.packaged_wikipedia(), tokenizer, tokens=SWEEP[-1])
-    tokens = torch.from_numpy(np.concatenate(chunks)).reshape(-1, SEQUENCES, LENGTH)
-    return model, list(tokens.to(model.device))
+        config = AutoConfig.for_model(**(SHAPES | GPU_SHAPES)[shape])
+        device, dtype = ("cuda", torch.bfloat16) if shape in GPU_SHAPES else ("cpu", torch.float32)
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+            tokens = torch.randint(config.vocab_size, (SWEEP[-1],))
+    return model, list(tokens.reshape(-1, SEQUENCES, LENGTH))
+
+
+def twin(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy on the same weights, for what changes the modules that it is given."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
 
 
 def bare(model: PreTrainedModel) -> Method:
@@ -97,6 +102,12 @@ def bare(model: PreTrainedModel) -> Method:
         return {}
 
     return run
+
+
+def eager(model: PreTrainedModel) -> Method:
+    model = twin(model)
+    model.set_attn_implementation("eager")
+    return bare(model)
 
 
 def watch(model: PreTrainedModel) -> Method:
@@ -118,42 +129,205 @@ def watch(model: PreTrainedModel) -> Method:
 def output_hidden_states(model: PreTrainedModel) -> Method:
     from safetensors.torch import load_file, save_file
 
-    first = {}  # the first norm of every block, and at last the final one
+    first = {}  # the first norm of every block, and at last the final norm
     for site in hooks.find_norms(model.base_model):
         first.setdefault(site.name.rpartition(".")[0], site.name)
     *blocks, final = first.values()
     keys = [*((name, "before") for name in blocks), (final, "after")]
-    folder = Path(tempfile.mkdtemp(dir=FOLDER))
 
-    def vectors(ids):
-        states = model.base_model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-        file = folder / f"{len(list(folder.iterdir()))}.safetensors"
-        save_file({str(i): state for i, state in enumerate(states)}, file)
-        stored = load_file(file, device=str(model.device))
-        return ((key, stored[str(i)]) for i, key in enumerate(keys))
+    folder = Path(tempfile.mkdtemp())
 
-    return angles_of(vectors, model)
+    def run(batches):
+        numbers = count()
+
+        def saved(ids):
+            states = model.base_model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+            file = folder / f"{next(numbers)}.safetensors"
+            save_file({str(i): state for i, state in enumerate(states)}, file)
+            stored = load_file(file, device=str(model.device))
+            return {key: stored[str(i)] for i, key in enumerate(keys)}
+
+        return angles(batches, saved)
+
+    return run
 
 
 def transformer_lens(model: PreTrainedModel) -> Method:
-    from transformer_lens.model_bridge import TransformerBridge
-    from transformer_lens.model_bridge.generalized_components import NormalizationBridge
+    from transformer_lens.model_bridge import NormalizationBridge
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    names = [site.name for site in hooks.find_norms(model.base_model)]
-    headless = twin(model)
-    headless.lm_head = nn.Linear(model.config.hidden_size, 1, bias=False, device=model.device, dtype=model.dtype)
-    bridge = TransformerBridge.boot_transformers(
-        model.config.model_type, hf_model=headless, dtype=model.dtype, device=model.device, tokenizer=TOKENIZER
-    )
-    components = [name for name, part in bridge.named_modules() if isinstance(part, NormalizationBridge)]
-    hook_names = {
-        f"{component}.{hook}": (name, side)
-        for component, name in zip(components, names, strict=True)
-        for hook, side in (("hook_in", "before"), ("hook_out", "after"))
-    }
+    sites = hooks.find_norms(model.base_model)
+    model = twin(model)
+    model.lm_head = nn.Linear(model.config.hidden_size, 1, bias=False, device=model.device, dtype=model.dtype)
+    bridge = build_bridge_from_module(model, type(model).__name__, hf_config=model.config)
+    points = {point: name for name, point in bridge.hook_dict.items() if name.endswith((".hook_in", ".hook_out"))}
+    norms = [part for part in bridge.modules() if isinstance(part, NormalizationBridge)]
+    keys = {}
+    for site, norm in zip(sites, norms, strict=True):
+        keys |= {points[norm.hook_in]: (site.name, "before"), points[norm.hook_out]: (site.name, "after")}
 
-    def vectors(ids):
-        _, cache = bridge.run_with_cache(ids, names_filter=list(hook_names))
-        return ((key, cache[name]) for name, key in hook_names.items())
+    def cached(ids):
+        _, activations = bridge.run_with_cache(ids, names_filter=list(keys))
+        return {key: activations[name] for name, key in keys.items()}
 
-    return angles_of(vectors, model)
+    return lambda batches: angles(batches, cached)
+
+
+def nnsight(model: PreTrainedModel) -> Method:
+    from nnsight import NNsight
+
+    traced = NNsight(twin(model).base_model)
+    paths = {f"{traced.path}.{site.name}": site.name for site in hooks.find_norms(model.base_model)}
+
+    def cached(ids):
+        with traced.trace(input_ids=ids, use_cache=False) as tracer:
+            norms = tracer.cache(modules=list(paths), include_inputs=True, device=None)
+        before = {(name, "before"): norms[path].input for path, name in paths.items()}
+        return before | {(name, "after"): norms[path].output for path, name in paths.items()}
+
+    return lambda batches: angles(batches, cached)
+
+
+METHODS: dict[str, Callable[[PreTrainedModel], Method]] = {
+    "bare": bare,
+    "eager": eager,
+    "watch": watch,
+    "output_hidden_states": output_hidden_states,
+    "TransformerLens": transformer_lens,
+    "nnsight": nnsight,
+}
+
+
+def angles(batches: Batches, vectors: Callable[[Tensor], dict[Key, Tensor]]) -> Angles:
+    """The statistics of the angles of all `vectors(ids)`."""
+    parts = defaultdict(list)
+    for ids in batches:
+        for key, batch in vectors(ids).items():
+            x = batch.flatten(0, -2).float()
+            cosines = linear(x, directions(x.shape[-1], x.device)) / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            parts[key].append(torch.rad2deg(torch.acos(cosines.clamp(-1, 1))))
+    return {key: summary(torch.cat(part).double()) for key, part in parts.items()}
+
+
+def summary(samples: Tensor) -> np.ndarray:
+    std, mean = torch.std_mean(samples, dim=0, correction=0)
+    return torch.stack([mean, std, samples.amin(dim=0), samples.amax(dim=0)]).cpu().numpy()
+
+
+@cache
+def directions(width: int, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.stack(list(uniform_and_random(width).values()))).to(device, torch.float32)
+
+
+def seconds(function: Callable[[], object]) -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    function()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes read and written per second by a copy."""
+    source = torch.zeros(2**28, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return 2 * len(source) / min(seconds(lambda: target.copy_(source)) for _ in range(20))
+
+
+def compare(shape: str) -> None:
+    """Check that the methods agree, then print what they cost in time."""
+    model, batches = load(shape)
+    batch = batches[:1]
+    tokens = batch[0].numel()
+    methods = {name: prepare(model) for name, prepare in METHODS.items()}
+    names = list(methods)
+    times = defaultdict(list)
+    with torch.inference_mode():
+        found = {name: method(batch) for name, method in methods.items()}
+        errors = {name: error(measured, found["watch"]) for name, measured in found.items()}
+        if max(errors.values()) > TOLERANCE[model.dtype]:
+            raise SystemExit(f"{shape}: the methods disagree on the angles, by so many degrees: {errors}")
+        for i in range(ROUNDS):
+            for name in names[i % len(names) :] + names[: i % len(names)]:
+                times[name].append(seconds(lambda: methods[name](batch)))  # noqa: B023
+    speed = bandwidth(model.device)
+    print(f"{tokens} tokens in sequences of {LENGTH}, {ROUNDS} rounds; a copy moves {speed / 1e9:.0f} GB/s")
+    print(f"{'':22}tokens/s  ratio (least, most)    vectors/token  difference  share of the limit")
+    for name in names:
+        ratios = sorted(mine / base for mine, base in zip(times[name], times["bare"], strict=True))
+        line = f"{name:20}{tokens / statistics.median(times[name]):10.0f}"
+        line += f"{statistics.median(ratios):7.3f} ({ratios[0]:.3f}, {ratios[-1]:.3f})"
+        if found[name]:
+            size = len(found[name]) * tokens * model.config.hidden_size * model.dtype.itemsize
+            extra = statistics.median(mine - base for mine, base in zip(times[name], times["bare"], strict=True))
+            share = f"{size / speed / extra:.0%}" if extra > 0 else "too short to tell"
+            line += f"{len(found[name]):16}{errors[name]:11.0e}°{share:>20}"
+        print(line, flush=True)
+
+
+def error(measured: Angles, reference: Angles) -> float:
+    """The largest difference of a mean or standard deviation, in degrees."""
+    return max((float(np.abs(angles - reference[key])[:2].max()) for key, angles in measured.items()), default=0.0)
+
+
+def sweep(shape: str, name: str) -> None:
+    """Measure all tokens by one method; on the way print tokens, seconds, MiB of memory, MiB of files."""
+    model, batches = load(shape)
+    method = METHODS[name](model)
+    start = time.perf_counter()
+
+    def report(tokens):
+        memory = torch.cuda.max_memory_allocated() if shape in GPU_SHAPES else resident()
+        files = sum(file.stat().st_size for file in Path(tempfile.gettempdir()).rglob("*.safetensors"))
+        print(json.dumps([tokens, time.perf_counter() - start, memory / 2**20, files / 2**20]), flush=True)
+
+    def reported():
+        for i, ids in enumerate(batches):
+            if i * ids.numel() in SWEEP:
+                report(i * ids.numel())
+            yield ids
+
+    with torch.inference_mode():
+        method(reported())
+    report(SWEEP[-1])
+
+
+def resident() -> int:
+    """The greatest resident set so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def peak_memory(shape: str) -> None:
+    print("peak memory, MiB, after" + "".join(f"{tokens:9}" for tokens in SWEEP) + " tokens    seconds  files, MiB")
+    for name in METHODS:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, __file__, "sweep", shape, name]
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"TMPDIR": folder}
+            )
+        rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+        line = f"{name:23}" + "".join(f"{memory:9.0f}" for _, _, memory, _ in rows)
+        print(f"{line}{rows[-1][1]:18.0f}{rows[-1][3]:12.0f}", flush=True)
+
+
+def main(*shapes: str) -> None:
+    programs = ("torch", "transformers", "transformer-lens", "nnsight")
+    print(", ".join(f"{program} {version(program)}" for program in programs))
+    large = torch.cuda.is_available() and torch.cuda.get_device_properties(0).total_memory > 40e9
+    with tempfile.TemporaryDirectory() as tempfile.tempdir:
+        for shape in shapes or (SHAPES | GPU_SHAPES if large else SHAPES):
+            device = torch.cuda.get_device_name() if shape in GPU_SHAPES else f"{torch.get_num_threads()} CPU threads"
+            print(f"\n{shape} on {device}", flush=True)
+            compare(shape)
+            peak_memory(shape)
+
+
+if __name__ == "__main__":
+    if not (find_spec("nnsight") and find_spec("transformer_lens")):
+        print("needs an environment of its own, with the programs compared: see the top of this file")
+    elif sys.argv[1:2] == ["sweep"]:
+        sweep(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])

@@ -10,8 +10,8 @@ from norm_geometry.catalogue import HUB
 from norm_geometry.hooks import Site, find_norms, watch
 
 # Gupta et al. (2024), Table 1: layers, width, kind of norm. Then the parameters of the published weights with the
-# output head, which in GPT-2 and GPT-Neo is the embedding and counts once. GPT-J's model card counts 6,053,381,344:
-# its norms and biases eight times, once for each of the devices it was trained on.
+# output head, which in GPT-2 and GPT-Neo is the embedding and counts once. GPT-J's model card says 6,053,381,344: norms
+# and output biases count eight times there, once for each device that the training code spread the model over.
 TABLE_1 = {
     "gpt2-xl": (48, 1600, "layer", 1_557_611_200),
     "gpt-neo-1.3b": (24, 2048, "layer", 1_315_575_808),
@@ -34,164 +34,99 @@ class Decoder(NamedTuple):
     parallel: bool = False  # attention and MLP read the same hidden vectors
 
 
+GPT_2 = Decoder("h", "attn", "ln_1", "ln_2", "ln_f")
+LLAMA = Decoder("layers", "self_attn", "input_layernorm", "post_attention_layernorm", "norm")
 DECODERS = {
-    "gpt2": Decoder("h", "attn", "ln_1", "ln_2", "ln_f"),
-    "gpt_neo": Decoder("h", "attn", "ln_1", "ln_2", "ln_f"),
-    "gpt_neox": Decoder(
-        "layers", "attention", "input_layernorm", "post_attention_layernorm", "final_layer_norm", parallel=True
-    ),
-    "gptj": Decoder("h", "attn", "ln_1", None, "ln_f", parallel=True),
-    "llama": Decoder("layers", "self_attn", "input_layernorm", "post_attention_layernorm", "norm"),
+    "gpt2": GPT_2,
+    "gpt_neo": GPT_2,
+    "gpt_neox": LLAMA._replace(attention="attention", last="final_layer_norm", parallel=True),
+    "gptj": GPT_2._replace(second=None, parallel=True),
+    "llama": LLAMA,
 }
+
+
+class Family(NamedTuple):
+    architecture: str  # transformers' model_type
+    kind: str  # of all its norms
+    sites: str  # in order, as "module: norm norm@width | norm": {} is the number of each layer, @ marks norms on heads
+    config: dict[str, Any] = {}  # beyond TINY  # noqa: RUF012
+
 
 TINY = {
     "vocab_size": 64,
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
+    "num_key_value_heads": 2,
     "intermediate_size": 48,
     "pad_token_id": 0,
 }
-GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
+HEADS = {"head_dim": 8}
+WHISPER_SIZES = {"num_mel_bins": 8, "max_source_positions": 10, "decoder_layers": 2, "decoder_attention_heads": 4}
+
+ONE = "layers.{}: input_layernorm | norm"
+TWO = "layers.{}: input_layernorm post_attention_layernorm | norm"
+FOUR = TWO.replace(" |", " pre_feedforward_layernorm post_feedforward_layernorm |")
+AFTER = "layers.{}: post_attention_layernorm post_feedforward_layernorm | norm"
+BERT = "embeddings: LayerNorm | encoder.layer.{}: attention.output.LayerNorm output.LayerNorm"
+BLOOM = "h.{}: input_layernorm post_attention_layernorm | ln_f"
+PHI = "layers.{}: input_layernorm | final_layernorm"
+VIT = "layers.{}: layernorm_before layernorm_after | layernorm"
+OPT = "decoder.layers.{}: self_attn_layer_norm final_layer_norm"
+T5 = (
+    "encoder.block.{}: layer.0.layer_norm layer.1.layer_norm | encoder: final_layer_norm | "
+    "decoder.block.{}: layer.0.layer_norm layer.1.layer_norm layer.2.layer_norm | decoder: final_layer_norm"
+)
+WHISPER = (
+    "encoder.layers.{}: self_attn_layer_norm final_layer_norm | encoder: layer_norm | "
+    "decoder.layers.{}: self_attn_layer_norm encoder_attn_layer_norm final_layer_norm | decoder: layer_norm"
+)
+EACH_HEAD = [f"q_layernorm.norms.{i}@8" for i in range(4)] + [f"k_layernorm.norms.{i}@8" for i in range(2)]
 
 
-class Family(NamedTuple):
-    architecture: str  # transformers' model_type
-    kind: str
-    sites: tuple[str, ...]  # in order, as "module: norm norm@width": {} for each layer, @ where it acts on heads
-    config: dict[str, Any] = {}  # beyond TINY
+def inside(sites, *norms):
+    """`sites` with norms inside the attention of each layer before them."""
+    return sites.replace(": ", ": " + "".join(f"self_attn.{norm} " for norm in norms))
 
-
-PRE_NORM = ("layers.{}: input_layernorm post_attention_layernorm", "norm")
-ONE_NORM = ("layers.{}: input_layernorm", "norm")
-GPT = ("h.{}: ln_1 ln_2", "ln_f")
-POST_NORM = ("embeddings: LayerNorm", "encoder.layer.{}: attention.output.LayerNorm output.LayerNorm")
-QUERY_KEY = "layers.{}: self_attn.q_norm@8 self_attn.k_norm@8 input_layernorm post_attention_layernorm"
-SANDWICH = "input_layernorm post_attention_layernorm pre_feedforward_layernorm post_feedforward_layernorm"
-WHISPER_SIZES = {"d_model": 32, "num_mel_bins": 8, "max_source_positions": 10, "decoder_start_token_id": 1} | {
-    f"{half}_{size}": n
-    for half in ("encoder", "decoder")
-    for size, n in {"layers": 2, "attention_heads": 4, "ffn_dim": 48}.items()
-}
 
 FAMILIES = {
-    "OPT": Family(
-        "opt",
-        "layer",
-        ("decoder: final_layer_norm", "decoder.layers.{}: self_attn_layer_norm final_layer_norm"),
-        {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    ),
-    "OPT, post-norm": Family(
-        "opt",
-        "layer",
-        ("decoder.layers.{}: self_attn_layer_norm final_layer_norm",),
-        {"ffn_dim": 48, "word_embed_proj_dim": 16, "do_layer_norm_before": False},
-    ),
-    "Bloom": Family(
-        "bloom", "layer", ("word_embeddings_layernorm", "h.{}: input_layernorm post_attention_layernorm", "ln_f")
-    ),
-    "Falcon": Family("falcon", "layer", ("h.{}: input_layernorm", "ln_f")),
-    "Falcon, two parallel norms": Family(
-        "falcon", "layer", ("h.{}: ln_attn ln_mlp", "ln_f"), {"new_decoder_architecture": True, "num_kv_heads": 2}
-    ),
-    "Phi": Family("phi", "layer", ("layers.{}: input_layernorm", "final_layernorm")),
-    "Phi, QK-norm": Family(
-        "phi",
-        "layer",
-        ("layers.{}: self_attn.q_layernorm@8 self_attn.k_layernorm@8 input_layernorm", "final_layernorm"),
-        {"qk_layernorm": True},
-    ),
-    "Qwen 2": Family("qwen2", "rms", PRE_NORM, {"num_key_value_heads": 2}),
-    "Qwen 3": Family("qwen3", "rms", (QUERY_KEY, "norm"), GROUPED),
-    "Qwen 3, heads as wide as the stream": Family(
-        "qwen3", "rms", (QUERY_KEY.replace("@8", "@32"), "norm"), {"num_key_value_heads": 2, "head_dim": 32}
-    ),
-    "Mistral": Family("mistral", "rms", PRE_NORM, GROUPED),
-    "Mixtral": Family("mixtral", "rms", PRE_NORM, GROUPED | {"num_local_experts": 2}),
-    "Gemma": Family("gemma", "rms", PRE_NORM, GROUPED),
-    "Gemma 2": Family("gemma2", "rms", (f"layers.{{}}: {SANDWICH}", "norm"), GROUPED),
-    "Gemma 3": Family(
-        "gemma3_text", "rms", (f"layers.{{}}: self_attn.q_norm@8 self_attn.k_norm@8 {SANDWICH}", "norm"), GROUPED
-    ),
-    "OLMo": Family("olmo", "layer", PRE_NORM),  # no parameters
-    "OLMo 2": Family(
-        "olmo2",
-        "rms",
-        (
-            "layers.{}: self_attn.q_norm@32 self_attn.k_norm@16 post_attention_layernorm post_feedforward_layernorm",
-            "norm",
-        ),
-        {"num_key_value_heads": 2},
-    ),
-    "Cohere": Family("cohere", "layer", ONE_NORM),
-    "Cohere, QK-norm": Family(  # each head has gains of its own
-        "cohere",
-        "layer",
-        ("layers.{}: self_attn.q_norm@8 self_attn.k_norm@8 input_layernorm", "norm"),
-        {"use_qk_norm": True, "num_key_value_heads": 2},
-    ),
-    "GPT-BigCode": Family("gpt_bigcode", "layer", GPT),
-    "StableLM": Family("stablelm", "layer", PRE_NORM),
-    "StableLM, parallel": Family("stablelm", "layer", ONE_NORM, {"use_parallel_residual": True}),
-    "StableLM, QK-norm": Family(  # each head has a module of its own
-        "stablelm",
-        "layer",
-        (
-            "layers.{}: "
-            + "".join(f"self_attn.q_layernorm.norms.{head}@8 " for head in range(4))
-            + "".join(f"self_attn.k_layernorm.norms.{head}@8 " for head in range(2))
-            + "input_layernorm post_attention_layernorm",
-            "norm",
-        ),
-        {"qk_layernorm": True, "num_key_value_heads": 2},
-    ),
-    "Llama 4": Family(  # the query and key norm is one module without parameters
-        "llama4_text",
-        "rms",
-        ("layers.{}: self_attn.qk_norm@8 input_layernorm post_attention_layernorm", "norm"),
-        GROUPED | {"num_local_experts": 2},
-    ),
-    "Mamba": Family("mamba", "rms", ("layers.{}: norm", "norm_f"), {"state_size": 4}),
-    "Falcon Mamba": Family(  # the norms within the mixer are not trained
-        "falcon_mamba",
-        "rms",
-        ("layers.{}: norm mixer.dt_layernorm@64 mixer.b_layernorm@4 mixer.c_layernorm@4", "norm_f"),
-        {"state_size": 4},
-    ),
-    "BERT": Family("bert", "layer", POST_NORM),
-    "RoBERTa": Family("roberta", "layer", POST_NORM),
-    "T5": Family(
-        "t5",
-        "rms",
-        (
-            "encoder.block.{}: layer.0.layer_norm layer.1.layer_norm",
-            "encoder: final_layer_norm",
-            "decoder.block.{}: layer.0.layer_norm layer.1.layer_norm layer.2.layer_norm",
-            "decoder: final_layer_norm",
-        ),
-        {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
-    ),
-    "ViT": Family(
-        "vit", "layer", ("layers.{}: layernorm_before layernorm_after", "layernorm"), {"image_size": 8, "patch_size": 4}
-    ),
-    "Whisper": Family(
-        "whisper",
-        "layer",
-        (
-            "encoder.layers.{}: self_attn_layer_norm final_layer_norm",
-            "encoder: layer_norm",
-            "decoder.layers.{}: self_attn_layer_norm encoder_attn_layer_norm final_layer_norm",
-            "decoder: layer_norm",
-        ),
-        WHISPER_SIZES,
-    ),
+    "OPT": Family("opt", "layer", f"decoder: final_layer_norm | {OPT}"),
+    "OPT, post-norm": Family("opt", "layer", OPT, {"do_layer_norm_before": False}),
+    "Bloom": Family("bloom", "layer", f"word_embeddings_layernorm | {BLOOM}"),
+    "Falcon": Family("falcon", "layer", "h.{}: input_layernorm | ln_f"),
+    "Falcon, two norms": Family("falcon", "layer", "h.{}: ln_attn ln_mlp | ln_f", {"new_decoder_architecture": True}),
+    "Phi": Family("phi", "layer", PHI),
+    "Phi, QK-norm": Family("phi", "layer", inside(PHI, "q_layernorm@8", "k_layernorm@8"), {"qk_layernorm": True}),
+    "Qwen 2": Family("qwen2", "rms", TWO),
+    "Qwen 3": Family("qwen3", "rms", inside(TWO, "q_norm@8", "k_norm@8"), HEADS),
+    "Qwen 3, wide heads": Family("qwen3", "rms", inside(TWO, "q_norm@32", "k_norm@32"), {"head_dim": 32}),
+    "Mistral": Family("mistral", "rms", TWO, HEADS),
+    "Mixtral": Family("mixtral", "rms", TWO, HEADS | {"num_local_experts": 2}),
+    "Gemma": Family("gemma", "rms", TWO, HEADS),
+    "Gemma 2": Family("gemma2", "rms", FOUR, HEADS),
+    "Gemma 3": Family("gemma3_text", "rms", inside(FOUR, "q_norm@8", "k_norm@8"), HEADS),
+    "OLMo": Family("olmo", "layer", TWO),  # norms without parameters
+    "OLMo 2": Family("olmo2", "rms", inside(AFTER, "q_norm@32", "k_norm@16")),
+    "Cohere": Family("cohere", "layer", ONE),
+    "Cohere, QK-norm": Family("cohere", "layer", inside(ONE, "q_norm@8", "k_norm@8"), {"use_qk_norm": True}),
+    "GPT-BigCode": Family("gpt_bigcode", "layer", "h.{}: ln_1 ln_2 | ln_f"),
+    "StableLM": Family("stablelm", "layer", TWO),
+    "StableLM, parallel": Family("stablelm", "layer", ONE, {"use_parallel_residual": True}),
+    "StableLM, QK-norm": Family("stablelm", "layer", inside(TWO, *EACH_HEAD), {"qk_layernorm": True}),
+    "Llama 4": Family("llama4_text", "rms", inside(TWO, "qk_norm@8"), HEADS | {"num_local_experts": 2}),
+    "Mamba": Family("mamba", "rms", "layers.{}: norm | norm_f", {"state_size": 4}),
+    "BERT": Family("bert", "layer", BERT),
+    "RoBERTa": Family("roberta", "layer", BERT),
+    "T5": Family("t5", "rms", T5, {"num_decoder_layers": 2}),
+    "ViT": Family("vit", "layer", VIT, {"image_size": 8, "patch_size": 4}),
+    "Whisper": Family("whisper", "layer", WHISPER, WHISPER_SIZES),
 }
 
 
 def listed(groups, layers, width, kind):
-    """The sites that `groups` describe, as `find_norms` should give them."""
+    """The sites that `groups`, written as in `Family.sites`, describe."""
     sites = []
-    for group in groups:
+    for group in groups.split(" | "):
         module, _, names = group.rpartition(": ")
         for layer in range(layers if "{}" in module else 1):
             for name, _, head in (name.partition("@") for name in names.split()):
@@ -203,8 +138,8 @@ def listed(groups, layers, width, kind):
 def listed_in_table_1(name, width):
     layers, _, kind, _ = TABLE_1[name]
     decoder = DECODERS[HUB[name].architecture]
-    norms = f"{decoder.first} {decoder.second}" if decoder.second else decoder.first
-    return listed((f"{decoder.blocks}.{{}}: {norms}", decoder.last), layers, width, kind)
+    norms = " ".join(filter(None, (decoder.first, decoder.second)))
+    return listed(f"{decoder.blocks}.{{}}: {norms} | {decoder.last}", layers, width, kind)
 
 
 def built(config):
@@ -219,22 +154,21 @@ def tiny(family):
 def inputs(model):
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(1, 64, (3, 10), generator=generator)
-    if model.main_input_name == "pixel_values":
-        return {"pixel_values": torch.randn(3, 3, 8, 8, generator=generator)}
-    sound = {"input_features": torch.randn(3, 8, 20, generator=generator)}
-    given = sound if model.main_input_name == "input_features" else {"input_ids": ids}
-    return given | ({"decoder_input_ids": ids[:, :7]} if model.config.is_encoder_decoder else {})
+    image, sound = torch.randn(3, 3, 8, 8, generator=generator), torch.randn(3, 8, 20, generator=generator)
+    given = {"input_ids": ids, "pixel_values": image, "input_features": sound}[model.main_input_name]
+    decoded = {"decoder_input_ids": ids[:, :7]} if model.config.is_encoder_decoder else {}
+    return {model.main_input_name: given} | decoded
 
 
 def forward(model, **settings):
-    """The model's output, and by module what it was given and what it returned."""
-    passed, handles = {}, []
+    """The model's output, and by module all that it was given and that it returned, call by call."""
+    passed, handles = {name: [] for name, _ in model.named_modules()}, []
     for name, module in model.named_modules():
 
-        def keep(module, args, kwargs, output, name=name):
+        def keep(module, args, kwargs, output, calls=passed[name]):
             given = args[0] if args else kwargs.get("hidden_states")
             returned = output[0] if isinstance(output, tuple) else output
-            passed[name] = [x.clone() if isinstance(x, torch.Tensor) else x for x in (given, returned)]
+            calls.append([x.clone() if isinstance(x, torch.Tensor) else x for x in (given, returned)])
 
         handles.append(module.register_forward_hook(keep, with_kwargs=True))
     with torch.no_grad():
@@ -261,7 +195,7 @@ def test_full_shapes_are_those_of_table_1(name):
 def test_every_site_reads_what_the_decoder_block_says(name):
     """Equations 12 to 17 of appendix A.1; in place of equation 14, Pythia's LN2 and GPT-J's MLP read h^(l-1) too."""
     config, decoder = HUB[name].config(), DECODERS[HUB[name].architecture]
-    for size, small in (TINY | GROUPED | {"rotary_dim": 4}).items():
+    for size, small in (TINY | HEADS | {"rotary_dim": 4}).items():
         if hasattr(config, size) and size != "num_hidden_layers":
             setattr(config, size, small)
     model = built(config)
@@ -271,21 +205,21 @@ def test_every_site_reads_what_the_decoder_block_says(name):
     stream = output.hidden_states[0]
     for layer, hidden in enumerate(output.hidden_states[:-1]):  # the last ones are those after the last norm
         block = f"{decoder.blocks}.{layer}"
-        before, f = passed[f"{block}.{decoder.first}"]
-        attended, a = passed[f"{block}.{decoder.attention}"]
-        processed, m = passed[f"{block}.mlp"]
-        assert same(stream, hidden)  # equation 17
+        ((before, f),) = passed[f"{block}.{decoder.first}"]
+        ((attended, a),) = passed[f"{block}.{decoder.attention}"]
+        ((processed, m),) = passed[f"{block}.mlp"]
+        assert same(hidden, stream)  # equation 17
         assert same(before, hidden)  # equation 12
         assert same(attended, f)  # equation 13
         assert not same(hidden + a, hidden)
         if decoder.second:
-            before, g = passed[f"{block}.{decoder.second}"]
+            ((before, g),) = passed[f"{block}.{decoder.second}"]
             assert same(before, hidden if decoder.parallel else hidden + a)  # equation 14
             assert same(processed, g)  # equation 15
         else:
             assert same(processed, f)
         stream = stream + a + m  # equation 16
-    before, after = passed[decoder.last]
+    ((before, after),) = passed[decoder.last]
     assert same(before, stream)
     assert same(after, output.last_hidden_state)
 
@@ -301,14 +235,16 @@ def test_every_vector_at_every_site_is_counted(family):
     _, passed = forward(model)
     with watch(model) as record, torch.no_grad():
         model(**inputs(model))
-    assert list(record) == [site.name for site in find_norms(model)]
+    assert set(record) == {site.name for site in find_norms(model)}
     for site in record.sites:
-        vectors = [x.numel() // site.width for x in passed[site.name]]
-        assert [record[site.name].before.count, record[site.name].after.count] == vectors
+        given, returned = (sum(x.numel() for x in side) for side in zip(*passed[site.name], strict=True))
+        assert record[site.name].before.count * site.width == given
+        assert record[site.name].after.count * site.width == returned
 
 
 @pytest.mark.parametrize("name", ["Gemma 2", "Gemma 3", "OLMo 2"])
 def test_norms_after_a_sublayer_read_what_it_returns(name):
     _, passed = forward(tiny(FAMILIES[name]))
-    assert same(passed["layers.1.post_attention_layernorm"][0], passed["layers.1.self_attn"][1])
-    assert same(passed["layers.1.post_feedforward_layernorm"][0], passed["layers.1.mlp"][1])
+    for norm, sublayer in (("post_attention_layernorm", "self_attn"), ("post_feedforward_layernorm", "mlp")):
+        ((before, _),), ((_, returned),) = passed[f"layers.1.{norm}"], passed[f"layers.1.{sublayer}"]
+        assert same(before, returned)

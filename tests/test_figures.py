@@ -102,9 +102,13 @@ RANDOM_KEYS = pd.DataFrame(
 STILL = {
     "layer_norm_panels": lambda table: figures.layer_norm_panels(X, GAIN, BIAS),
     "epsilon_conventions": lambda table: figures.epsilon_conventions(1e-3),
-    "angles_by_depth": lambda table: figures.angles_by_depth(table, "before"),
+    "angles_by_depth": lambda table: figures.angles_by_depth(table),
     "energy_by_depth": lambda table: figures.energy_by_depth(table),
     "norms_by_depth": lambda table: figures.norms_by_depth(table),
+    "growth_by_depth": lambda table: figures.growth_by_depth(
+        dict.fromkeys(["first tokens", "later tokens"], np.arange(1.0, 9.0)),
+        dict.fromkeys(["first tokens", "later tokens"], np.sqrt(np.arange(1.0, 9.0))),
+    ),
     "angle_histogram": lambda table: figures.angle_histogram(
         AngleStatistics.of(random_directions(500, 30, seed=0), np.ones((1, 30))), 0, "chance"
     ),
@@ -157,6 +161,14 @@ def test_the_energy_figure_shows_the_table(table):
     shown = {line.get_label(): line.get_ydata() for line in upper.lines}["uniform vector"]
     rows = table[(table["side"] == "before") & (table["direction"] == "uniform")]
     pd.testing.assert_series_equal(pd.Series(shown), rows["energy_ratio"], check_index=False, check_names=False)
+
+
+def test_the_angle_figure_has_before_on_the_left_and_after_on_the_right(table):
+    axes = figures.angles_by_depth(table).axes
+    assert [ax.get_title() for ax in axes[:2]] == ["uniform vector, before", "uniform vector, after"]
+    for ax, side in zip(axes[:2], ("before", "after"), strict=True):
+        rows = table[(table["side"] == side) & (table["direction"] == "uniform")]
+        np.testing.assert_array_equal(ax.lines[-1].get_ydata(), rows["mean"])
 
 
 def test_a_slider_shows_each_figure_with_its_own_text_alternative():

@@ -13,10 +13,8 @@ from norm_geometry.hooks import CONTROLS, find_norms, watch
 from norm_geometry.statistics import AngleStatistics, EnergyRatios, random_directions, uniform_and_random
 
 TINY = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-
-
 GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
-OWN = {"opt": {"ffn_dim": 48, "word_embed_proj_dim": 32}, "llama": GROUPED, "gemma": GROUPED, "qwen3": GROUPED}
+OWN = {"llama": GROUPED, "qwen3": GROUPED}
 
 
 def tiny(architecture):
@@ -26,28 +24,6 @@ def tiny(architecture):
 
 def tokens(batch=3, length=10):
     return torch.randint(0, 64, (batch, length), generator=torch.Generator().manual_seed(1))
-
-
-@pytest.mark.parametrize(
-    ("architecture", "kinds", "heads"),
-    [
-        ("gpt2", {"layer": 5}, 0),
-        ("gpt_neox", {"layer": 5}, 0),
-        ("opt", {"layer": 5}, 0),
-        ("bert", {"layer": 5}, 0),
-        ("llama", {"rms": 5}, 0),
-        ("gemma", {"rms": 5}, 0),
-        ("qwen3", {"rms": 9}, 4),
-        ("olmo", {"layer": 5}, 0),  # norms without parameters
-        ("olmo2", {"rms": 9}, 4),  # query and key norms as wide as the hidden vectors
-    ],
-)
-def test_architectures_are_read_rightly(architecture, kinds, heads):
-    sites = find_norms(tiny(architecture))
-    assert {kind: sum(s.kind == kind for s in sites) for kind in kinds} == kinds
-    assert len(sites) == sum(kinds.values())
-    assert sum(site.place == "heads" for site in sites) == heads
-    assert all(site.width == 32 for site in sites if site.place == "residual")
 
 
 class Impostor(nn.Module):
@@ -64,9 +40,9 @@ class Impostor(nn.Module):
 class Plain(nn.Module):
     """Normalizes, and is not called a norm."""
 
-    def __init__(self, d):
+    def __init__(self, *shape):
         super().__init__()
-        self.g = nn.Parameter(torch.rand(d) + 0.5)
+        self.g = nn.Parameter(torch.rand(shape) + 0.5)
 
     def forward(self, x):
         return self.g * x / x.square().mean(-1, keepdim=True).sqrt()
@@ -78,13 +54,17 @@ def test_modules_are_judged_by_what_they_do():
             "impostor": Impostor(16),
             "plain": Plain(16),
             "layer": nn.LayerNorm(16),
+            "heads": Plain(4, 16),
             "batch": nn.BatchNorm1d(16),
+            "group": nn.GroupNorm(1, 16),
+            "jointly": nn.LayerNorm((4, 16)),
             "linear": nn.Linear(16, 16),
             "scale": nn.Sequential(nn.ReLU(), nn.Dropout(), nn.Softmax(-1), nn.PReLU(16)),
         }
     ).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert [(s.name, s.kind) for s in find_norms(model)] == [("plain", "rms"), ("layer", "layer")]
+    found = [(s.name, s.kind, s.width) for s in find_norms(model)]
+    assert found == [("plain", "rms", 16), ("layer", "layer", 16), ("heads", "rms", 16)]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -115,11 +95,11 @@ def activations(model, **inputs):
 @pytest.mark.parametrize("architecture", ["gpt2", "qwen3"])
 def test_statistics_are_those_of_the_stored_activations(architecture):
     model, ids = tiny(architecture), tokens()
-    with watch(model, sample_every=3) as record, torch.no_grad():
+    with watch(model, sample_every=1) as record, torch.no_grad():
         model(input_ids=ids[:2])
         model(input_ids=ids[2:])
     stored = [activations(model, input_ids=part) for part in (ids[:2], ids[2:])]
-    assert list(record) == [site.name for site in find_norms(model)]
+    assert list(record) == list(stored[0])  # in the order of their calls
     for site in record.sites:
         directions = np.stack(list(uniform_and_random(site.width).values()))
         for side in (0, 1):
@@ -131,10 +111,31 @@ def test_statistics_are_those_of_the_stored_activations(architecture):
             np.testing.assert_allclose(measured.std, expected.std, rtol=1e-6)
             ratios = (record[site.name].sampled_before, record[site.name].sampled_after)[side]
             controls = np.concatenate([directions, random_directions(CONTROLS, site.width, seed=1)])
-            thirds = vectors.reshape(ids.numel(), -1, site.width)[::3]  # all heads of every third token
-            expected = EnergyRatios.of(thirds.flatten(0, 1), controls)
+            expected = EnergyRatios.of(vectors, controls)
             assert ratios.count == expected.count
             np.testing.assert_allclose(ratios.energy_ratio, expected.energy_ratio, rtol=1e-4, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [16, 50, 64, 100])
+def test_the_sample_is_no_matter_of_batches_and_favours_no_place_in_a_sequence(length):
+    model = nn.Sequential()
+    model.norm = nn.LayerNorm(64)
+    model.forward = lambda input_ids: model.norm(nn.functional.one_hot(input_ids % 64, 64).float() * 9)
+    # Every token is the unit vector of its place in the sequence (modulo 64), so ratios to unit vectors count places.
+    ids = torch.arange(length).expand(40 * 64 // length * 4, length)
+    ratios = []
+    for batch in (1, 3, 16):
+        with watch(model, lambda width: dict(enumerate(np.eye(width))), sample_every=20) as record:
+            for part in ids.split(batch):
+                model(input_ids=part)
+        ratios.append(record["norm"].sampled_before)
+    for other in ratios:
+        assert other.count == ratios[0].count
+        np.testing.assert_allclose(other.total, ratios[0].total, rtol=1e-6)
+    share = ratios[0].total[:64] / ratios[0].total[:64].sum()
+    expected = np.bincount(np.arange(length) % 64, minlength=64) / length
+    assert abs(ratios[0].count / ids.numel() - 1 / 20) < 0.005
+    assert np.abs(share - expected).max() < 0.6 * expected.max()
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen3"])

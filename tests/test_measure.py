@@ -9,7 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from norm_geometry import measure, results
-from norm_geometry.statistics import random_directions, uniform_and_random
+from norm_geometry.hooks import CONTROLS
+from norm_geometry.statistics import AngleStatistics, random_directions, uniform_and_random
 
 
 def command(*arguments):
@@ -68,7 +69,7 @@ def chunks(*lengths):
 
 def test_the_result_does_not_depend_on_the_batches(tiny):
     texts = chunks(9, 4, 9, 1, 7, 9, 2)
-    tables = [measure.tabulate(measure.sweep(tiny, texts, batch_size=n, second_moment_every=5)) for n in (1, 3, 7)]
+    tables = [measure.tabulate(measure.sweep(tiny, texts, batch_size=n, sample_every=5)) for n in (1, 3, 7)]
     for other in tables[1:]:
         assert (other["count"] == 41).all()
         assert (other["sampled"] == 9).all()
@@ -77,17 +78,36 @@ def test_the_result_does_not_depend_on_the_batches(tiny):
 
 
 def test_the_rank_is_the_place_among_random_directions(tiny):
-    record = measure.sweep(tiny, chunks(40, 40), second_moment_every=1)
-    table = measure.tabulate(record, seed=0).set_index(["site", "side", "direction"])
+    record = measure.sweep(tiny, chunks(40, 40), sample_every=1, seed=3)
+    table = measure.tabulate(record).set_index(["site", "side", "direction"])
+    random = random_directions(CONTROLS, 24, seed=4)
     for name in record:
-        matrix = record[name].second_moment_before.matrix
-        random = [24 * v @ matrix @ v for v in random_directions(measure.RANK_DIRECTIONS, 24, seed=1)]
+        vectors = torch.cat([stored(tiny, chunk, name) for chunk in chunks(40, 40)])
+        ratios = AngleStatistics.of(vectors, random).energy_ratio
         for direction, v in uniform_and_random(24).items():
             row = table.loc[name, "before", direction]
-            own = 24 * v @ matrix @ v
-            assert row["rank"] == 1 + sum(r > own for r in random)
+            own = AngleStatistics.of(vectors, v[None]).energy_ratio[0]
+            assert row["rank"] == 1 + sum(ratios > own)
             np.testing.assert_allclose(row["sampled_energy_ratio"], row["energy_ratio"], rtol=1e-5)
-            np.testing.assert_allclose(row["random_energy_ratio_q50"], np.median(random))
+            np.testing.assert_allclose(row["random_energy_ratio_q50"], np.median(ratios), rtol=1e-5)
+
+
+def stored(model, chunk, name):
+    """What the site `name` reads."""
+    kept = []
+    with model.base_model.get_submodule(name).register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0][0])):
+        model(input_ids=torch.from_numpy(chunk)[None])
+    return kept[0].detach()
+
+
+def test_tokens_at_the_start_of_sequences_can_be_left_out(tiny):
+    texts = chunks(9, 1, 7)
+    table = measure.tabulate(measure.sweep(tiny, texts, batch_size=2, skip=2)).set_index(["site", "side", "direction"])
+    vectors = torch.cat([stored(tiny, chunk, "h.1.ln_1")[2:] for chunk in texts])
+    expected = AngleStatistics.of(vectors, uniform_and_random(24)["uniform"][None])
+    row = table.loc["h.1.ln_1", "before", "uniform"]
+    assert row["count"] == expected.count == 12
+    np.testing.assert_allclose(row["mean"], expected.mean, rtol=1e-6)
 
 
 def test_a_layer_norm_leaves_nothing_along_the_uniform_vector(tiny):

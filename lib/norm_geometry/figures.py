@@ -28,6 +28,7 @@ __all__ = [
     "energy_by_depth",
     "epsilon_conventions",
     "gains_and_axes",
+    "growth_by_depth",
     "layer_norm_panels",
     "norms_by_depth",
     "probe_readings",
@@ -132,21 +133,23 @@ def angle_histogram(statistics: AngleStatistics, direction: int, title: str) -> 
 
 
 @styled
-def angles_by_depth(table: pd.DataFrame, side: str) -> Figure:
-    """Mean angle and spread at every site, one panel for each direction. `side` is "before" or "after"."""
-    rows = table[table["side"] == side]
-    figure, axes = plt.subplots(3, 1, figsize=(5.4, 6), sharex=True, sharey=True)
-    for ax, (direction, own) in zip(axes, rows.groupby("direction", sort=False), strict=True):
-        depth = np.arange(len(own))
-        ax.axhline(90, color=INK, linewidth=0.8)
-        ax.fill_between(depth, own["minimum"], own["maximum"], color=COLORS[direction], alpha=0.15, linewidth=0)
-        ax.fill_between(
-            depth, own["mean"] - own["std"], own["mean"] + own["std"], color=COLORS[direction], alpha=0.4, linewidth=0
-        )
-        ax.plot(depth, own["mean"], color=COLORS[direction])
+def angles_by_depth(table: pd.DataFrame) -> Figure:
+    """Angles to each direction at every site, before the norm and after it: mean, standard deviation and extremes."""
+    figure, axes = plt.subplots(3, 2, figsize=(5.4, 6), sharex=True, sharey=True)
+    for row, (direction, rows) in zip(axes, table.groupby("direction", sort=False), strict=True):
+        color = COLORS[direction]
         name = "uniform vector" if direction == "uniform" else direction
-        ax.set(title=f"{name}, {side} the norm", ylabel="degrees")
-    axes[-1].set_xlabel("normalization site, from the first to the last")
+        for ax, side in zip(row, ("before", "after"), strict=True):
+            own = rows[rows["side"] == side]
+            mean, std, depth = own["mean"], own["std"], np.arange(len(own))
+            ax.axhline(90, color=INK, linewidth=0.8)
+            ax.fill_between(depth, own["minimum"], own["maximum"], color=color, alpha=0.15, linewidth=0)
+            ax.fill_between(depth, mean - std, mean + std, color=color, alpha=0.4, linewidth=0)
+            ax.plot(depth, mean, color=color)
+            ax.set(title=f"{name}, {side}")
+        row[0].set_ylabel("degrees")
+    for ax in axes[-1]:
+        ax.set_xlabel("normalization site")
     figure.tight_layout()
     return figure
 
@@ -164,8 +167,10 @@ def energy_by_depth(table: pd.DataFrame) -> Figure:
         ax.plot(depth, rows["energy_ratio"], color=UNIFORM, label="uniform vector")
         ax.axhline(1, color=INK, linewidth=0.8)
         ax.set(yscale="log", ylabel="R", title=f"{side} the norm")
-        ax.set_yticks([0.2, 0.5, 1, 2], labels=["0.2", "0.5", "1", "2"])
-        ax.minorticks_off()
+    lowest, highest = axes[0].get_ylim()
+    ticks = [tick for tick in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5) if lowest <= tick <= highest]
+    axes[0].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    axes[0].minorticks_off()
     axes[-1].set_xlabel("normalization site, from the first to the last")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", ncols=3, fontsize=9, columnspacing=1)
     figure.tight_layout(rect=(0, 0, 1, 0.95))
@@ -185,6 +190,24 @@ def norms_by_depth(table: pd.DataFrame) -> Figure:
     ax.plot(depth, rows["norm_maximum"], color=VECTOR, linestyle=":", label="largest")
     ax.set(yscale="log", ylabel="‖x‖", xlabel="normalization site, from the first to the last")
     ax.legend(loc="upper left")
+    figure.tight_layout()
+    return figure
+
+
+@styled
+def growth_by_depth(
+    measured: Mapping[str, Float[np.ndarray, " n"]], orthogonal: Mapping[str, Float[np.ndarray, " n"]]
+) -> Figure:
+    """Lengths of the residual stream, one panel for each kind of token: as measured, and were all outputs orthogonal
+    to the stream that they are added to. Entry k is the length after k outputs of sub-layers.
+    """
+    figure, axes = plt.subplots(len(measured), 1, figsize=(5.4, 5), sharex=True)
+    for ax, (name, lengths) in zip(axes, measured.items(), strict=True):
+        ax.plot(orthogonal[name], color=RANDOM, linestyle="--", label="if outputs were orthogonal")
+        ax.plot(lengths, color=VECTOR, label="measured")
+        ax.set(yscale="log", ylabel="length", title=name)
+    axes[-1].set_xlabel("outputs of sub-layers added")
+    axes[0].legend(loc="lower right")
     figure.tight_layout()
     return figure
 

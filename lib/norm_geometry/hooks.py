@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import nn
 
 from norm_geometry.arrays import lengths
@@ -147,6 +147,7 @@ class Record(Mapping[str, SiteRecord]):
         self._passed: list[_Passed] = []
         self._batch: _Batch | None = None
         self._strays: Counter = Counter()
+        self._order: dict[str, int] = {}  # in which the model calls the sites
 
     def __getitem__(self, name: str) -> SiteRecord:
         self._reduce()
@@ -154,23 +155,24 @@ class Record(Mapping[str, SiteRecord]):
         return SiteRecord(before, after, sampled_before, sampled_after)
 
     def __iter__(self) -> Iterator[str]:
-        self._reduce()
-        for site in self.sites:
-            after, _ = self._totals[site.name, "after"]
-            if after.count + after.zero_count + after.nonfinite_count:
-                yield site.name
+        """The sites that have seen a vector, in the order in which the model calls them."""
+        return iter(sorted(self._order, key=self._order.get))
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._order)
 
     def state(self) -> dict[str, np.ndarray]:
         """All that has been measured, as arrays whose first axis is that of the sites' sides; for `merge`."""
         self._reduce()
         rows = [arrays_of(angles) | arrays_of(energies) for angles, energies in self._totals.values()]
-        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        order = np.asarray([self._order.get(site.name, -1) for site in self.sites])
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]} | {"order": order}
 
     def merge(self, state: dict[str, np.ndarray]) -> None:
         """Take in the `state` of a record of the same sites and directions; a fresh record becomes that record."""
+        state = dict(state)
+        order = {site.name: int(place) for site, place in zip(self.sites, state.pop("order"), strict=True)}
+        self._order = {name: place for name, place in order.items() if place >= 0} | self._order
         for i, (side, totals) in enumerate(self._totals.items()):
             row = {name: array[i] for name, array in state.items()}
             self._totals[side] = tuple(mine.merge(with_arrays(mine, row)) for mine in totals)
@@ -185,8 +187,7 @@ class Record(Mapping[str, SiteRecord]):
             counted &= mask[:, -counted.shape[1] :].bool()  # with a key-value cache the mask covers earlier tokens too
         counted[:, : self.skip] = False
         places = counted.reshape(-1).nonzero()[:, 0]
-        # The subsample is chosen by place in the stream, so that it does not depend on how the stream is batched.
-        sampled = places[-self.position % self.sample_every :: self.sample_every]
+        sampled = places[_in_sample(self.position, len(places), self.sample_every).to(places.device)]
         everything = len(places) == counted.numel()
         self._batch = _Batch(counted.shape, None if everything else places, sampled, len(places))
 
@@ -198,14 +199,24 @@ class Record(Mapping[str, SiteRecord]):
     @torch.no_grad()
     def _add(self, site: Site, side: str, x: torch.Tensor) -> None:
         x = at_least_float32(x.detach())
+        if x.shape[-1] != site.width:
+            raise ValueError(
+                f"{site.name} got vectors of length {x.shape[-1]}, not {site.width}: leave it out of `sites`"
+            )
+        self._order.setdefault(site.name, len(self._order))
         batch = self._batch
+        if batch and x.ndim == 4 and x.shape[1] != batch.shape[1] == x.shape[2]:
+            x = x.transpose(1, 2)  # queries and keys whose heads come before the tokens
         if batch and x.shape[:2] == batch.shape:
             x = x.flatten(0, 1)
         if batch and x.shape[0] == batch.shape.numel():  # some models flatten sequences and tokens themselves
             counted, sampled = batch.counted, x[batch.sampled.to(x.device)]
         else:
             x = x.reshape(-1, site.width)
-            counted, sampled = None, x[-self._strays[site.name, side] % self.sample_every :: self.sample_every]
+            counted, sampled = (
+                None,
+                x[_in_sample(self._strays[site.name, side], len(x), self.sample_every).to(x.device)],
+            )
             self._strays[site.name, side] += len(x)
         units = self._units_on(x.device, site.width)[: self._own].to(x.dtype)
         # Written so, the product reads both factors along memory, which is several times faster on a CPU.
@@ -278,6 +289,8 @@ def watch(
 
     def begin(module, args, kwargs):
         arguments = signature.bind_partial(*args, **kwargs).arguments
+        if any(name.startswith("decoder_") for name in arguments):
+            arguments = {}  # the mask is the encoder's: it says nothing of the decoder's tokens
         record._begin(*(_as_tokens(arguments.get(name)) for name in ("input_ids", "attention_mask")))
 
     def add_before(site):
@@ -296,6 +309,16 @@ def watch(
             hooks.callback(module.register_forward_pre_hook(add_before(site), with_kwargs=True).remove)
             hooks.callback(module.register_forward_hook(add_after(site)).remove)
         yield record
+
+
+def _in_sample(start: int, count: int, every: int) -> Bool[torch.Tensor, " count"]:
+    """Of `count` vectors from place `start` of a stream on, which belong to a sample of one in `every`.
+
+    It depends on nothing but the place, so not on how the stream is divided. Multiples of the golden ratio spread
+    evenly: the sample favours no place within sequences of any length, as every n-th vector would.
+    """
+    places = torch.arange(start, start + count)
+    return places * 2654435769 % 2**32 < 2**32 / every  # 2³² divided by the golden ratio
 
 
 def _as_tokens(argument: Any) -> torch.Tensor | None:

@@ -19,19 +19,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from accelerate import PartialState
 from filelock import FileLock, Timeout
 
 from norm_geometry import corpus, models, results
 from norm_geometry.checkpoints import Checkpoint, differences
 from norm_geometry.hooks import CONTROLS, Record
 from norm_geometry.statistics import AngleStatistics, EnergyRatios, uniform_and_random
-from norm_geometry.sweeps import sweep
+from norm_geometry.sweeps import launched_processes, sweep
 
 __all__ = ["measure", "sweep", "tabulate"]
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-SAMPLE_EVERY = 256
 
 
 def measure(
@@ -60,7 +58,7 @@ def measure(
             the model can read.
         RuntimeError: another process is writing to `out`.
     """
-    out, processes = Path(out), PartialState()
+    out, processes = Path(out), launched_processes()
     results.check_writable(out)
     with _locked(out) if processes.is_main_process else nullcontext():
         device = device or (str(processes.device) if processes.num_processes > 1 else None)
@@ -82,7 +80,6 @@ def measure(
             "batch_size": batch_size,
             "skip": skip,
             "seed": seed,
-            "sample_every": SAMPLE_EVERY,
             "random_directions": CONTROLS,
             "processes": processes.num_processes,
             "versions": {p: version(p) for p in ("norm-geometry", "numpy", "tokenizers", "torch", "transformers")},
@@ -107,14 +104,17 @@ def measure(
             chunks,
             batch_size=batch_size,
             directions=lambda width: uniform_and_random(width, seed),
-            sample_every=SAMPLE_EVERY,
             skip=skip,
             seed=seed,
             checkpoint=checkpoint,
         )
         table = tabulate(record)
         if processes.is_main_process:
-            results.save(table, run | {"command": command, "date": date.today().isoformat()}, out)
+            results.save(
+                table,
+                run | {"sample_every": record.sample_every, "command": command, "date": date.today().isoformat()},
+                out,
+            )
         processes.wait_for_everyone()
         checkpoint.delete()
     return table
@@ -127,20 +127,18 @@ def tabulate(record: Record) -> pd.DataFrame:
     of 2,048 random directions (1: none of them has a larger R), both over the subsample of `sampled` vectors, whose
     5 %, 50 % and 95 % quantiles of random R stand beside it. data/README.md describes every column.
     """
-    rows = []
-    for site in record.sites:
-        if site.name not in record:
-            continue
-        measured = record[site.name]
+    sites, rows = {site.name: site for site in record.sites}, []
+    for name, measured in record.items():
+        site = sites[name]
         for side, angles, sampled in (
             ("before", measured.before, measured.sampled_before),
             ("after", measured.after, measured.sampled_after),
         ):
-            place = {"site": site.name, "kind": site.kind, "width": site.width, "place": site.place, "side": side}
+            place = {"site": name, "kind": site.kind, "width": site.width, "place": site.place, "side": side}
             columns = _columns(angles) | _rank_columns(sampled, len(record.directions[site.width]))
             rows += [
-                place | {"direction": name} | {key: column[i] for key, column in columns.items()}
-                for i, name in enumerate(record.directions[site.width])
+                place | {"direction": direction} | {key: column[i] for key, column in columns.items()}
+                for i, direction in enumerate(record.directions[site.width])
             ]
     return pd.DataFrame(rows)
 

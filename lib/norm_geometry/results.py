@@ -87,7 +87,10 @@ def check_writable(path: str | Path) -> None:
 
 
 def write_whole(contents: dict[Path, bytes]) -> None:
-    """Write every file under another name, then put all in place: a full disk or a kill leaves what was there."""
+    """Write every file under another name, then put all in place: a full disk or a kill leaves what was there.
+
+    Raises OSError, in one line, when there is no room.
+    """
     partial = {path: path.with_name(path.name + ".partial") for path in contents}
     try:
         for path, content in contents.items():
@@ -97,6 +100,8 @@ def write_whole(contents: dict[Path, bytes]) -> None:
                 os.fsync(file.fileno())
         for path, written in partial.items():
             written.replace(path)
+    except OSError as error:
+        raise OSError(f"{path} cannot be written ({error.strerror}); what was saved before is whole") from error
     finally:
         for written in partial.values():
             written.unlink(missing_ok=True)

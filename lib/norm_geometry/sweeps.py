@@ -18,7 +18,12 @@ from norm_geometry.checkpoints import Checkpoint
 from norm_geometry.hooks import Record, watch
 from norm_geometry.statistics import uniform_and_random
 
-__all__ = ["sweep"]
+__all__ = ["launched_processes", "sweep"]
+
+
+def launched_processes() -> PartialState:
+    """The processes that `accelerate launch` or `torchrun` has started together, one if there was no such thing."""
+    return PartialState(cpu=not torch.accelerator.is_available())
 
 
 def sweep(
@@ -27,7 +32,7 @@ def sweep(
     *,
     batch_size: int = 8,
     directions: Callable[[int], dict[str, np.ndarray]] = uniform_and_random,
-    sample_every: int = 256,
+    sample_every: int | None = None,
     skip: int = 0,
     seed: int = 0,
     checkpoint: Checkpoint | None = None,
@@ -36,16 +41,19 @@ def sweep(
 
     The output head is left out: nothing that is measured depends on it. Sites are named as in `model.base_model`.
     A batch too large for the memory is halved, which changes the result by no more than rounding. Under `accelerate
-    launch` every process takes its share of the batches, and the record of each is at the end that of all.
+    launch` or `torchrun` every process takes its share of the batches; the record of each is at the end that of all.
 
     Args:
-        sample_every, skip, seed: see `hooks.watch`.
+        sample_every: of how many tokens one has its energy ratios to random directions taken; by default 256, or
+            fewer, so that of a short text a thousand are taken.
+        skip, seed: see `hooks.watch`.
         checkpoint: the state is saved there as time goes, and where it holds one, the sweep goes on from that.
 
     Raises:
         RuntimeError: a single sequence is too large for the memory.
     """
-    body, processes = model.base_model, PartialState()
+    body, processes = model.base_model, launched_processes()
+    sample_every = sample_every or min(256, max(1, sum(map(len, chunks)) // 1024))
     batches = range(0, len(chunks), batch_size)[processes.process_index :: processes.num_processes]
     counted = np.cumsum([0, *(max(len(chunk) - skip, 0) for chunk in chunks)])  # tokens before each chunk
     tokens = {first: sum(map(len, chunks[first : first + batch_size])) for first in batches}
