@@ -8,7 +8,7 @@ help:
 	@echo "make book     build the book into _build/html"
 	@echo "make test     build the book and run every test"
 	@echo "make lint     check style and formatting"
-	@echo "make measure  measure SmolLM2-135M again (data/measurements)"
+	@echo "make measure  measure the packaged language models again (data/measurements)"
 	@echo "make bench    run the benchmarks"
 	@echo "make clean    remove all that make has made"
 
@@ -24,8 +24,14 @@ lint: $(ENVIRONMENT)
 	$(BIN)/ruff check lib tests _ext benchmarks experiments
 	$(BIN)/ruff format --check lib tests _ext benchmarks experiments
 
+# Interrupted, it goes on where it was; only whole tables replace those of the book.
 measure: $(ENVIRONMENT)
-	$(BIN)/python -m norm_geometry measure --model smollm2-135m --tokens all --out data/measurements/smollm2-135m.csv
+	mkdir -p _build/measurements
+	set -e; for model in all-minilm-l6-v2 smollm2-135m; do \
+	  $(BIN)/python -m norm_geometry measure --model $$model --tokens all --out _build/measurements/$$model.csv; \
+	  $(BIN)/python -m norm_geometry measure --model $$model --tokens all --skip 1 --out _build/measurements/$$model-skip-1.csv; \
+	done
+	cp _build/measurements/*.csv _build/measurements/*.json data/measurements
 
 bench: $(ENVIRONMENT)
 	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script" || exit 1; done

@@ -302,32 +302,36 @@ def resident() -> int:
 def peak_memory(shape: str) -> None:
     print("peak memory, MiB, after" + "".join(f"{tokens:9}" for tokens in SWEEP) + " tokens    seconds  files, MiB")
     for name in METHODS:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, __file__, "sweep", shape, name]
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"TMPDIR": folder}
-            )
-        rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+        rows = [json.loads(line) for line in run("sweep", shape, name).splitlines() if line.startswith("[")]
         line = f"{name:23}" + "".join(f"{memory:9.0f}" for _, _, memory, _ in rows)
         print(f"{line}{rows[-1][1]:18.0f}{rows[-1][3]:12.0f}", flush=True)
+
+
+def run(*arguments: str) -> str:
+    """What this script prints when it is called with `arguments`, with a folder of its own for temporary files.
+
+    Whatever loads a model runs in such a process: on Linux the greatest resident set is handed down to children.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command, environment = [sys.executable, __file__, *arguments], os.environ | {"TMPDIR": folder}
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
 
 
 def main(*shapes: str) -> None:
     programs = ("torch", "transformers", "transformer-lens", "nnsight")
     print(", ".join(f"{program} {version(program)}" for program in programs))
     large = torch.cuda.is_available() and torch.cuda.get_device_properties(0).total_memory > 40e9
-    with tempfile.TemporaryDirectory() as tempfile.tempdir:
-        for shape in shapes or (SHAPES | GPU_SHAPES if large else SHAPES):
-            device = torch.cuda.get_device_name() if shape in GPU_SHAPES else f"{torch.get_num_threads()} CPU threads"
-            print(f"\n{shape} on {device}", flush=True)
-            compare(shape)
-            peak_memory(shape)
+    for shape in shapes or (SHAPES | GPU_SHAPES if large else SHAPES):
+        device = torch.cuda.get_device_name() if shape in GPU_SHAPES else f"{torch.get_num_threads()} CPU threads"
+        print(f"\n{shape} on {device}", flush=True)
+        print(run("compare", shape))
+        peak_memory(shape)
 
 
 if __name__ == "__main__":
     if not (find_spec("nnsight") and find_spec("transformer_lens")):
         print("needs an environment of its own, with the programs compared: see the top of this file")
-    elif sys.argv[1:2] == ["sweep"]:
-        sweep(*sys.argv[2:])
+    elif sys.argv[1:2] in (["compare"], ["sweep"]):
+        globals()[sys.argv[1]](*sys.argv[2:])
     else:
         main(*sys.argv[1:])

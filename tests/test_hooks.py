@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from norm_geometry.statistics import AngleStatistics, EnergyRatios, random_direc
 
 TINY = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
-OWN = {"llama": GROUPED, "qwen3": GROUPED}
+OWN = {"llama": GROUPED, "qwen3": GROUPED, "gemma3_text": GROUPED}
 
 
 def tiny(architecture):
@@ -138,7 +139,7 @@ def test_the_sample_is_no_matter_of_batches_and_favours_no_place_in_a_sequence(l
     assert np.abs(share - expected).max() < 0.6 * expected.max()
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen3"])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen3", "gemma3_text"])  # the last puts heads before tokens
 def test_padding_is_left_out(architecture):
     model, ids = tiny(architecture), tokens(2, 8)
     mask = torch.ones_like(ids)
@@ -151,6 +152,27 @@ def test_padding_is_left_out(architecture):
     for name in padded:
         assert padded[name].before.count == apart[name].before.count
         np.testing.assert_allclose(padded[name].after.mean, apart[name].after.mean, rtol=1e-4)
+
+
+def test_the_encoders_mask_hides_nothing_of_the_decoder():
+    torch.manual_seed(0)
+    shape = {"vocab_size": 64, "d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 1, "num_heads": 4}
+    model = AutoModel.from_config(AutoConfig.for_model("t5", **shape)).eval()
+    mask = torch.ones(3, 10, dtype=torch.long)
+    mask[:, 6:] = 0
+    with watch(model) as record, torch.no_grad():
+        model(input_ids=tokens(), attention_mask=mask, decoder_input_ids=tokens())
+    assert {int(record[name].before.count) for name in record if name.startswith("decoder")} == {30}
+
+
+def test_a_site_that_gets_other_vectors_than_it_should_is_named():
+    model = tiny("llama")
+    sites = [replace(find_norms(model)[0], width=16)]
+    with (
+        pytest.raises(ValueError, match=r"layers\.0\.input_layernorm got vectors of length 32, not 16"),
+        watch(model, sites=sites),
+    ):
+        model(input_ids=tokens())
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen3", "olmo"])
