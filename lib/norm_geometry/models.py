@@ -83,18 +83,26 @@ def overview() -> pd.DataFrame:
     for name, config in configs.items():
         model = without_weights(config)
         sites = find_norms(model.base_model)
-        needed = {
-            f"{dtype} GB": memory_needed(config, getattr(torch, dtype)) / 1e9 for dtype in ("float32", "bfloat16")
-        }
+        needed = memory_needed(config, torch.float32)
         try:
             device, dtype = place(config, None, None)
             here = f"in {str(dtype).removeprefix('torch.')} on {device}"
         except MemoryError as error:
             here = f"no: {error}"
         source = HUB[name].hub_id if name in HUB else f"package {PACKAGED[name][0].replace('_', '-')}"
-        parameters = sum(p.numel() for p in model.parameters())
-        norms = {"norm": sites[0].kind, "sites": len(sites), "width": sites[0].width}
-        rows.append({"name": name, "source": source, "parameters": parameters} | norms | needed | {"here": here})
+        rows.append(
+            {
+                "name": name,
+                "source": source,
+                "parameters": sum(p.numel() for p in model.parameters()),
+                "norm": sites[0].kind,
+                "sites": len(sites),
+                "width": sites[0].width,
+                "float32 GB": needed / 1e9,
+                "bfloat16 GB": needed / 2e9,
+                "here": here,
+            }
+        )
     return pd.DataFrame(rows)
 
 

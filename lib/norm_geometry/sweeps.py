@@ -50,8 +50,11 @@ def sweep(
         checkpoint: the state is saved there as time goes, and where it holds one, the sweep goes on from that.
 
     Raises:
+        ValueError: the model is an encoder-decoder.
         RuntimeError: a single sequence is too large for the memory.
     """
+    if model.config.is_encoder_decoder:
+        raise ValueError("an encoder-decoder needs two texts: call it under hooks.watch instead")
     body, processes = model.base_model, launched_processes()
     sample_every = sample_every or min(256, max(1, sum(map(len, chunks)) // 1024))
     batches = range(0, len(chunks), batch_size)[processes.process_index :: processes.num_processes]
