@@ -7,7 +7,7 @@
 
 Every method does the same job on the same weights and tokens: mean, standard deviation, least and greatest of the
 angles between every norm's inputs and outputs and three directions; means and deviations must agree before anything is
-timed. The model runs without its output head. `watch` also counts histograms, norms and second moments. The others
+timed. The model runs without its output head. `watch` also takes histograms, norms and energy ratios. The others
 keep all vectors of a batch, reduce them to angles with plain torch and drop them.
 
 - eager: the bare pass with the attention that TransformerLens puts in place of the fused one, to show its patterns.
@@ -53,20 +53,9 @@ SEQUENCES, LENGTH = 8, 512
 SWEEP = [4096, 8192, 16384, 32768, 65536]  # tokens
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}  # degrees; attention computed in another order rounds otherwise
 
-PRETRAINED = "smollm2-135m"
-SHAPES = {PRETRAINED: {}, "gpt2-small": {"model_type": "gpt2"}}
-GPU_SHAPES = {
-    "gpt-j-6b": {"model_type": "gptj"},
-    "llama-3-8b": {
-        "model_type": "llama",
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-    },
-}
+PRETRAINED = "smollm2-135m"  # the others have random weights
+SHAPES = (PRETRAINED, "gpt2-small")
+GPU_SHAPES = ("gpt-j-6b", "llama-3-8b")
 
 Batches = Iterable[Tensor]
 Key = tuple[str, str]  # a site's name, and "before" or "after"
@@ -82,7 +71,7 @@ def load(shape: str) -> tuple[PreTrainedModel, list[Tensor]]:
         tokens = torch.from_numpy(np.concatenate(chunks))
     else:
         torch.manual_seed(0)
-        config = AutoConfig.for_model(**(SHAPES | GPU_SHAPES)[shape])
+        config = models.HUB[shape].config() if shape in models.HUB else AutoConfig.for_model("gpt2")
         device, dtype = ("cuda", torch.bfloat16) if shape in GPU_SHAPES else ("cpu", torch.float32)
         with torch.device(device):
             model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
@@ -134,7 +123,6 @@ def output_hidden_states(model: PreTrainedModel) -> Method:
         first.setdefault(site.name.rpartition(".")[0], site.name)
     *blocks, final = first.values()
     keys = [*((name, "before") for name in blocks), (final, "after")]
-
     folder = Path(tempfile.mkdtemp())
 
     def run(batches):
@@ -265,6 +253,10 @@ def compare(shape: str) -> None:
             share = f"{size / speed / extra:.0%}" if extra > 0 else "too short to tell"
             line += f"{len(found[name]):16}{errors[name]:11.0e}°{share:>20}"
         print(line, flush=True)
+    few, all_vectors = len(found["output_hidden_states"]), len(found["watch"])
+    print(
+        f"output_hidden_states sees {few} of {all_vectors}: the vectors between blocks and what the last norm puts out"
+    )
 
 
 def error(measured: Angles, reference: Angles) -> float:
@@ -321,7 +313,7 @@ def main(*shapes: str) -> None:
     programs = ("torch", "transformers", "transformer-lens", "nnsight")
     print(", ".join(f"{program} {version(program)}" for program in programs))
     large = torch.cuda.is_available() and torch.cuda.get_device_properties(0).total_memory > 40e9
-    for shape in shapes or (SHAPES | GPU_SHAPES if large else SHAPES):
+    for shape in shapes or (SHAPES + GPU_SHAPES if large else SHAPES):
         device = torch.cuda.get_device_name() if shape in GPU_SHAPES else f"{torch.get_num_threads()} CPU threads"
         print(f"\n{shape} on {device}", flush=True)
         print(run("compare", shape))

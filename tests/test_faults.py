@@ -13,15 +13,17 @@ import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from safetensors.numpy import load as load_arrays
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from norm_geometry import corpus, measure, results
+from norm_geometry.__main__ import main
 from norm_geometry.statistics import AngleStatistics, uniform_and_random
 
-TOKENS, LENGTH = 6400, 16  # 400 batches of one sequence
+TOKENS, LENGTH = 6400, 8  # 800 batches of one sequence
 SETTINGS = {"tokens": TOKENS, "length": LENGTH, "batch_size": 1, "device": "cpu", "checkpoint_every": 0.0}
 
 
@@ -52,17 +54,27 @@ def start(inputs):
     return started
 
 
-def command(inputs, out, *arguments, **options):
+def arguments(inputs, out, *further):
     base = ["--model", inputs / "model", "--text", inputs / "text.txt", "--tokens", 640, "--length", 16, "--out", out]
-    line = [sys.executable, "-m", "norm_geometry", "measure", *base, "--checkpoint-every", 0, *arguments]
-    return subprocess.run([str(part) for part in line], capture_output=True, text=True, **options)
+    return [str(part) for part in ("measure", *base, "--checkpoint-every", 0, *further)]
 
 
-def said(done):
-    """The one line of an error."""
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr.strip().splitlines()[-1]
+@pytest.fixture
+def command(inputs, capsys):
+    """The command, within this process: its exit status and what it said."""
+
+    def run(out, *further):
+        return main(arguments(inputs, out, *further)), capsys.readouterr().err
+
+    return run
+
+
+def refused(ended):
+    """The one line in which the command said why it did nothing."""
+    status, said = ended
+    assert status == 2, said
+    assert "Traceback" not in said
+    return said.strip().splitlines()[-1].removeprefix("error: ")
 
 
 @pytest.fixture(scope="module")
@@ -80,17 +92,19 @@ def batches_in(checkpoint):
 
 def test_killed_at_twenty_random_moments_the_table_is_the_same_to_the_byte(start, uninterrupted, tmp_path):
     out, checkpoint = tmp_path / "t.csv", tmp_path / "t.csv.checkpoint"
-    moments, reached = random.Random(0), []
-    for _ in range(20):
+    moments, reached = random.Random(0), [0]
+    for life in range(20):
         process = start(out)
-        time.sleep(moments.uniform(0.3, 2.0))
+        while life % 2 and not (checkpoint.exists() and batches_in(checkpoint) > reached[-1]):
+            time.sleep(0.005)  # every second time it is well under way
+        time.sleep(moments.uniform(0.0, 0.5))
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL  # it had not finished
         reached.append(batches_in(checkpoint) if checkpoint.exists() else 0)
     print("batches saved at each kill:", reached)
     assert reached == sorted(reached)
-    assert 0 < reached[-1] < TOKENS // LENGTH
+    assert 10 < reached[-1] < TOKENS // LENGTH
     process = start(out)
     process.join()
     assert process.exitcode == 0
@@ -121,56 +135,55 @@ def flip_a_bit(path):
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(damage, interrupted, uninterrupted, inputs):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(damage, interrupted, uninterrupted, command):
     damage(interrupted / "t.csv.checkpoint")
-    arguments = ("--tokens", TOKENS, "--length", LENGTH, "--batch-size", 1, "--checkpoint-every", 3600)
-    done = command(inputs, interrupted / "t.csv", *arguments)
-    assert done.returncode == 0, done.stderr
-    assert "t.csv.checkpoint is damaged: its SHA-256 is not the one recorded in it; going on from" in done.stderr
+    named = r"t\.csv\.checkpoint is damaged: its SHA-256 .*; going on from t\.csv\.checkpoint\.previous"
+    with pytest.warns(UserWarning, match=named):
+        command(interrupted / "t.csv", "--tokens", TOKENS, "--length", LENGTH, "--batch-size", 1)
     assert (interrupted / "t.csv").read_bytes() == uninterrupted.read_bytes()
 
 
-def test_without_a_whole_checkpoint_nothing_is_averaged_in(interrupted, inputs):
+def test_without_a_whole_checkpoint_nothing_is_averaged_in(interrupted, command):
     for path in interrupted.glob("t.csv.checkpoint*"):
         flip_a_bit(path)
     files = {path: path.read_bytes() for path in interrupted.glob("t.csv.checkpoint*")}
-    line = said(command(inputs, interrupted / "t.csv", "--tokens", TOKENS, "--length", LENGTH, "--batch-size", 1))
+    line = refused(command(interrupted / "t.csv", "--tokens", TOKENS, "--length", LENGTH, "--batch-size", 1))
     assert "t.csv.checkpoint is damaged" in line
     assert "delete it to measure from the beginning" in line
     assert {path: path.read_bytes() for path in files} == files
     assert not (interrupted / "t.csv").exists()
 
 
-def test_a_checkpoint_or_table_of_another_measurement_is_refused(interrupted, uninterrupted, inputs):
+def test_a_checkpoint_or_table_of_another_measurement_is_refused(interrupted, uninterrupted, command):
     files = {path: path.read_bytes() for path in interrupted.glob("t.csv.checkpoint*")}
-    line = said(command(inputs, interrupted / "t.csv", "--seed", 7))
+    line = refused(command(interrupted / "t.csv", "--seed", 7))
     assert "t.csv.checkpoint is of another measurement" in line
     assert "seed 0, not 7" in line
     assert {path: path.read_bytes() for path in files} == files
     table = uninterrupted.read_bytes()
-    line = said(command(inputs, uninterrupted, "--batch-size", 2))
+    line = refused(command(uninterrupted, "--batch-size", 2))
     assert "t.csv holds another measurement" in line
     assert "batch_size 1, not 2" in line
     assert uninterrupted.read_bytes() == table
 
 
-def test_a_finished_measurement_is_read_and_a_damaged_one_named(uninterrupted, inputs, tmp_path):
+def test_a_finished_measurement_is_read_and_a_damaged_one_named(uninterrupted, command, tmp_path):
     for path in (uninterrupted, uninterrupted.with_suffix(".json")):
         shutil.copy(path, tmp_path)
     same = ("--tokens", TOKENS, "--length", LENGTH, "--batch-size", 1)
-    done = command(inputs, tmp_path / "t.csv", *same)
-    assert done.returncode == 0
-    assert "holds this measurement already" in done.stderr
+    status, said = command(tmp_path / "t.csv", *same)
+    assert status == 0
+    assert "holds this measurement already" in said
     assert (tmp_path / "t.csv").read_bytes() == uninterrupted.read_bytes()
     flip_a_bit(tmp_path / "t.csv")
-    assert "t.csv is damaged" in said(command(inputs, tmp_path / "t.csv", *same))
+    assert "t.csv is damaged" in refused(command(tmp_path / "t.csv", *same))
 
 
-def test_a_second_run_on_the_same_output_is_refused(start, inputs, tmp_path):
+def test_a_second_run_on_the_same_output_is_refused(start, command, tmp_path):
     first = start(tmp_path / "t.csv")
     while not (tmp_path / "t.csv.checkpoint").exists():
         time.sleep(0.02)
-    line = said(command(inputs, tmp_path / "t.csv"))
+    line = refused(command(tmp_path / "t.csv"))
     assert "another process is measuring to" in line
     assert first.is_alive()
     first.kill()
@@ -185,17 +198,24 @@ def test_a_full_disk_is_said_in_one_line(interrupted, inputs):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 
-    arguments = ("--tokens", TOKENS, "--length", LENGTH, "--batch-size", 1)
-    done = command(inputs, interrupted / "t.csv", *arguments, preexec_fn=no_file_beyond_a_kilobyte)
-    assert "cannot be written (File too large); what was saved before is whole" in said(done)
+    same = arguments(inputs, interrupted / "t.csv", "--tokens", TOKENS, "--length", LENGTH, "--batch-size", 1)
+    done = subprocess.run(
+        [sys.executable, "-m", "norm_geometry", *same],
+        capture_output=True,
+        text=True,
+        preexec_fn=no_file_beyond_a_kilobyte,
+    )
+    assert "cannot be written (File too large); what was saved before is whole" in refused(
+        (done.returncode, done.stderr)
+    )
     assert {path.name: path.read_bytes() for path in interrupted.glob("t.csv.checkpoint*")} == before
     assert not list(interrupted.glob("*.partial"))
 
 
-def test_a_folder_that_cannot_be_written_is_said_at_once(inputs, tmp_path):
+def test_a_folder_that_cannot_be_written_is_said_at_once(command, tmp_path):
     # To root no folder is read-only, but a file is no folder for anybody.
     (tmp_path / "file").write_text("")
-    line = said(command(inputs, tmp_path / "file" / "t.csv"))
+    line = refused(command(tmp_path / "file" / "t.csv"))
     assert "cannot write to" in line
     assert (tmp_path / "file").read_text() == ""
 
@@ -282,16 +302,16 @@ class Malice:
         return os.mkdir, (str(self.trace),)
 
 
-def test_a_model_that_is_not_what_it_claims_is_refused_and_not_run(inputs, tmp_path):
+def test_a_model_that_is_not_what_it_claims_is_refused_and_not_run(command, inputs, tmp_path):
     model, trace = tmp_path / "model", tmp_path / "trace"
     shutil.copytree(inputs / "model", model)
     weights = model / "model.safetensors"
     weights.write_bytes(b"\x00" * 1000)
-    line = said(command(inputs, tmp_path / "t.csv", "--model", model))
+    line = refused(command(tmp_path / "t.csv", "--model", model))
     assert f"{model} cannot be loaded" in line
     weights.unlink()
     (model / "pytorch_model.bin").write_bytes(pickle.dumps({"transformer.wte.weight": Malice(trace)}))
-    line = said(command(inputs, tmp_path / "t.csv", "--model", model))
+    line = refused(command(tmp_path / "t.csv", "--model", model))
     assert f"{model} cannot be loaded" in line
     assert not trace.exists()
     pickle.loads((model / "pytorch_model.bin").read_bytes())
@@ -308,34 +328,46 @@ def test_a_model_that_is_not_what_it_claims_is_refused_and_not_run(inputs, tmp_p
         ("text.txt", None, "text.txt cannot be read"),
     ],
 )
-def test_a_false_file_is_refused_in_one_line(name, content, message, inputs, tmp_path):
+def test_a_false_file_is_refused_in_one_line(name, content, message, command, tmp_path):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     option = "--model" if name.endswith("gguf") else "--text"
-    assert message in said(command(inputs, tmp_path / "t.csv", option, tmp_path / name))
+    assert message in refused(command(tmp_path / "t.csv", option, tmp_path / name))
     assert not (tmp_path / "t.csv").exists()
 
 
-def test_a_model_too_large_for_the_memory_is_refused_before_it_is_loaded(inputs, tmp_path):
+def test_a_model_too_large_for_the_memory_is_refused_before_it_is_loaded(command, inputs, tmp_path):
     shutil.copytree(inputs / "model", tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     config |= {"n_embd": 65536, "n_layer": 100, "n_head": 64}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    line = said(command(inputs, tmp_path / "t.csv", "--model", tmp_path / "model"))
+    line = refused(command(tmp_path / "t.csv", "--model", tmp_path / "model"))
     assert "in float32 it needs about" in line
     assert "even bfloat16 needs" in line
 
 
-def test_two_processes_give_what_one_gives(inputs, uninterrupted, tmp_path):
+def test_two_processes_killed_and_resumed_give_what_one_gives(inputs, uninterrupted, tmp_path):
+    out = tmp_path / "t.csv"
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "norm_geometry", "measure"]
-    arguments = {"model": inputs / "model", "text": inputs / "text.txt", "out": tmp_path / "t.csv"}
+    arguments = {"model": inputs / "model", "text": inputs / "text.txt", "out": out, "checkpoint-every": 0}
     arguments |= {"tokens": TOKENS, "length": LENGTH, "batch-size": 3}
-    options = [str(part) for name, value in arguments.items() for part in (f"--{name}", value)]
-    done = subprocess.run(
-        [*launch, *options], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    line = [*launch, *(str(part) for name, value in arguments.items() for part in (f"--{name}", value))]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    launched = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=one_thread)
+    checkpoints = [tmp_path / f"t.csv.checkpoint-{i}-of-2" for i in (1, 2)]
+    while not all(checkpoint.exists() for checkpoint in checkpoints):
+        time.sleep(0.02)
+        assert launched.poll() is None
+    processes = psutil.Process(launched.pid).children(recursive=True)
+    for process in (launched, *processes):
+        process.kill()
+    launched.wait()
+    psutil.wait_procs(processes)
+    assert all(0 < batches_in(checkpoint) < TOKENS / LENGTH / 3 / 2 for checkpoint in checkpoints)
+
+    done = subprocess.run(line, capture_output=True, text=True, env=one_thread)
     assert done.returncode == 0, done.stderr
-    together, provenance = results.load(tmp_path / "t.csv")
+    together, provenance = results.load(out)
     alone, _ = results.load(uninterrupted)
     assert provenance["processes"] == 2
     exact = ["site", "side", "direction", "count", "sampled", "zero_count", "nonfinite_count"]

@@ -124,7 +124,7 @@ class Record(Mapping[str, SiteRecord]):
         order = {site.name: int(place) for site, place in zip(self.sites, state.pop("order"), strict=True)}
         self._order = {name: place for name, place in order.items() if place >= 0} | self._order
         for i, (side, totals) in enumerate(self._totals.items()):
-            row = {name: array[i] for name, array in state.items()}
+            row = {name: np.asarray(array[i]) for name, array in state.items()}
             self._totals[side] = tuple(mine.merge(with_arrays(mine, row)) for mine in totals)
 
     def _begin(self, ids: torch.Tensor | None, mask: torch.Tensor | None) -> None:

@@ -124,5 +124,5 @@ def with_arrays(statistics: Any, arrays: dict[str, np.ndarray]) -> Any:
             inner = {name.partition(".")[2]: a for name, a in arrays.items() if name.startswith(f"{field.name}.")}
             changed[field.name] = with_arrays(value, inner)
         elif field.name not in UNCHANGING:
-            changed[field.name] = np.asarray(arrays[field.name])
+            changed[field.name] = arrays[field.name]
     return replace(statistics, **changed)
