@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import nn
 
-from norm_geometry.arrays import lengths
+from norm_geometry.arrays import Array, lengths
 from norm_geometry.sites import Site, find_norms
 from norm_geometry.statistics import (
     AngleStatistics,
@@ -33,6 +33,7 @@ __all__ = ["CONTROLS", "Record", "Site", "SiteRecord", "find_norms", "watch"]
 
 CONTROLS = 2048  # random directions, for comparison
 SIDES_AT_ONCE = 32  # sides of sites that are reduced together: enough to fill a device, few enough for a CPU's cache
+ROOM = 2**26  # bytes that are set aside at once; those that are not used cost nothing
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,40 @@ class _Passed(NamedTuple):
 
     side: tuple[str, str]
     width: int
-    inner: Float[torch.Tensor, "n k"]
-    norms: Float[torch.Tensor, " n"]
-    sampled: Float[torch.Tensor, "m d"]
+    inner: Float[Array, "n k"]
+    norms: Float[Array, " n"]
+    sampled: Float[Array, "m d"]
+
+
+class _Room:
+    """Memory for the small arrays that stay until the model is done with a batch.
+
+    Left to the allocator of a CPU they, even the mere tensor objects, settle in the holes that each layer's large
+    arrays leave, which then are too small for those of the next layer, and the process grows by those at every site.
+    """
+
+    def __init__(self):
+        self._blocks: list[np.ndarray] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Give all of it up for what comes next."""
+        self._full, self._used = 0, 0
+
+    def keep(self, array: torch.Tensor) -> Array:
+        """A numpy copy of `array`, good until the room is cleared; on a GPU, where there is no such trouble, itself."""
+        if array.device.type != "cpu":
+            return array
+        size = -(-array.nbytes // 64) * 64
+        while self._full < len(self._blocks) and self._used + size > len(self._blocks[self._full]):
+            self._full, self._used = self._full + 1, 0
+        if self._full == len(self._blocks):
+            self._blocks.append(np.empty(max(size, ROOM), dtype=np.uint8))
+        array = array.numpy()
+        place = self._blocks[self._full][self._used : self._used + array.nbytes].view(array.dtype)
+        self._used += size
+        np.copyto(place.reshape(array.shape), array)
+        return place.reshape(array.shape)
 
 
 class Record(Mapping[str, SiteRecord]):
@@ -95,6 +127,7 @@ class Record(Mapping[str, SiteRecord]):
         self._units_on: dict[tuple, torch.Tensor] = {}
         self._totals = {(site.name, side): self._nothing(site.width) for site in sites for side in ("before", "after")}
         self._passed: list[_Passed] = []
+        self._room = _Room()
         self._batch: _Batch | None = None
         self._strays: Counter = Counter()
         self._order: dict[str, int] = {}  # in which the model calls the sites
@@ -129,6 +162,7 @@ class Record(Mapping[str, SiteRecord]):
 
     def _begin(self, ids: torch.Tensor | None, mask: torch.Tensor | None) -> None:
         self._passed.clear()  # of a batch that the model did not finish, if there was one: nothing of that counts
+        self._room.clear()
         tokens = mask if ids is None else ids
         if tokens is None:
             tokens = torch.ones(0, 0)  # no site sees as many: all vectors count
@@ -171,7 +205,7 @@ class Record(Mapping[str, SiteRecord]):
             inner, norms = inner[counted.to(x.device)], norms[counted.to(x.device)]
         sampled = x[sampled.to(x.device)]
         kept = inner.reshape(-1, self._own), norms.reshape(-1), sampled.reshape(-1, site.width)
-        self._passed.append(_Passed((site.name, side), site.width, *kept))
+        self._passed.append(_Passed((site.name, side), site.width, *map(self._room.keep, kept)))
         if batch is None:  # a part of the model was called by itself, and may be without end
             self._reduce()
 
@@ -189,12 +223,13 @@ class Record(Mapping[str, SiteRecord]):
         for (width, *_), all_alike in shapes.items():
             for start in range(0, len(all_alike), SIDES_AT_ONCE):
                 sides, _, inner, norms, sampled = zip(*all_alike[start : start + SIDES_AT_ONCE], strict=True)
-                inner, norms, sampled = (torch.stack(part) for part in (inner, norms, sampled))
+                inner, norms, sampled = (torch.stack([*map(torch.as_tensor, part)]) for part in (inner, norms, sampled))
                 angles = AngleStatistics.of_inner_products(inner.mT.contiguous(), norms, width)
                 energies = EnergyRatios.of(sampled, self._all_units(width, sampled))
                 for i, side in enumerate(sides):
                     measured, ratios = self._totals[side]
                     self._totals[side] = measured.merge(angles[i]), ratios.merge(energies[i])
+        self._room.clear()
 
     def _nothing(self, width: int) -> tuple[AngleStatistics, EnergyRatios]:
         vectors, units = np.zeros((0, width)), self._units[width]
