@@ -62,11 +62,12 @@ def lengths(x: Array) -> Array:
         return xp.linalg.vector_norm(x, axis=-1, dtype=xp.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         norms = xp.linalg.vector_norm(x, axis=-1)
+    if 0 in norms.shape:
+        return norms
     limits = xp.finfo(x.dtype)
     smallest = limits.smallest_normal**0.5 / limits.eps
-    if 0 not in norms.shape and not (
-        xp.min(norms) >= smallest and xp.max(norms) < np.inf
-    ):  # rare; also where there are NaN
+    least, greatest = norms.aminmax() if is_torch_array(x) else (norms.min(), norms.max())
+    if not (least >= smallest and greatest < np.inf):  # rare; so it is also where there are NaN
         doubtful = ~(xp.isfinite(norms) & (norms >= smallest))
         # Again in float64 and in units of the largest coordinate.
         rows = to_numpy(x[doubtful]).astype(np.float64)

@@ -125,7 +125,8 @@ class Record(Mapping[str, SiteRecord]):
             for width, named in self.directions.items()
         }
         self._units_on: dict[tuple, torch.Tensor] = {}
-        self._totals = {(site.name, side): self._nothing(site.width) for site in sites for side in ("before", "after")}
+        nothing = {width: self._nothing(width) for width in self.directions}
+        self._totals = {(site.name, side): nothing[site.width] for site in sites for side in ("before", "after")}
         self._passed: list[_Passed] = []
         self._room = _Room()
         self._batch: _Batch | None = None
