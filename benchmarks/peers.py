@@ -124,14 +124,14 @@ def output_hidden_states(model: PreTrainedModel) -> Method:
         first.setdefault(site.name.rpartition(".")[0], site.name)
     *blocks, final = first.values()
     keys = [*((name, "before") for name in blocks), (final, "after")]
-    folder = Path(tempfile.mkdtemp())
+    folder = tempfile.TemporaryDirectory()  # goes when the process ends
 
     def run(batches):
         numbers = count()
 
         def saved(ids):
             states = model.base_model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-            file = folder / f"{next(numbers)}.safetensors"
+            file = Path(folder.name, f"{next(numbers)}.safetensors")
             save_file({str(i): state for i, state in enumerate(states)}, file)
             stored = load_file(file, device=str(model.device))
             return {key: stored[str(i)] for i, key in enumerate(keys)}

@@ -13,7 +13,7 @@ from warnings import warn
 import numpy as np
 import safetensors.numpy
 
-from norm_geometry.results import write_whole
+from norm_geometry.results import partial, write_whole
 
 __all__ = ["Checkpoint", "differences"]
 
@@ -67,9 +67,10 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def delete(self) -> None:
-        """Remove both files."""
+        """Remove both files, and what a kill has left of another."""
         for file in (self.path, self.previous):
             file.unlink(missing_ok=True)
+            partial(file).unlink(missing_ok=True)
 
 
 def differences(found: dict, wanted: dict) -> str:

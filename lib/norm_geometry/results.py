@@ -91,17 +91,21 @@ def write_whole(contents: dict[Path, bytes]) -> None:
 
     Raises OSError, in one line, when there is no room.
     """
-    partial = {path: path.with_name(path.name + ".partial") for path in contents}
     try:
         for path, content in contents.items():
-            with partial[path].open("wb") as file:
+            with partial(path).open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        for path, written in partial.items():
-            written.replace(path)
+        for path in contents:
+            partial(path).replace(path)
     except OSError as error:
         raise OSError(f"{path} cannot be written ({error.strerror}); what was saved before is whole") from error
     finally:
-        for written in partial.values():
-            written.unlink(missing_ok=True)
+        for path in contents:
+            partial(path).unlink(missing_ok=True)
+
+
+def partial(path: Path) -> Path:
+    """Where a file lies until it is whole."""
+    return path.with_name(path.name + ".partial")
