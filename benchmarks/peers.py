@@ -5,6 +5,7 @@
     _build/peers/bin/pip install --no-deps -r requirements-colab.txt -e .
     _build/peers/bin/python benchmarks/peers.py [shape]...
 
+Without TransformerLens and nnsight, as in the book's environment, the others are compared.
 Every method does the same job on the same weights and tokens: mean, standard deviation, least and greatest of the
 angles between every norm's inputs and outputs and three directions; means and deviations must agree before anything is
 timed. The model runs without its output head. `watch` also takes histograms, norms and energy ratios. The others
@@ -181,6 +182,7 @@ def nnsight(model: PreTrainedModel) -> Method:
     return lambda batches: angles(batches, cached)
 
 
+PACKAGES = {"TransformerLens": "transformer_lens", "nnsight": "nnsight"}
 METHODS: dict[str, Callable[[PreTrainedModel], Method]] = {
     "bare": bare,
     "eager": eager,
@@ -189,6 +191,7 @@ METHODS: dict[str, Callable[[PreTrainedModel], Method]] = {
     "TransformerLens": transformer_lens,
     "nnsight": nnsight,
 }
+METHODS = {name: method for name, method in METHODS.items() if find_spec(PACKAGES.get(name, "torch"))}
 
 
 def angles(batches: Batches, vectors: Callable[[Tensor], dict[Key, Tensor]]) -> Angles:
@@ -316,7 +319,7 @@ def run(*arguments: str, **environment: str) -> str:
 
 
 def main(*shapes: str) -> None:
-    programs = ("torch", "transformers", "transformer-lens", "nnsight")
+    programs = ["torch", "transformers", *(PACKAGES[name] for name in METHODS if name in PACKAGES)]
     print(", ".join(f"{program} {version(program)}" for program in programs))
     large = torch.cuda.is_available() and torch.cuda.get_device_properties(0).total_memory > 40e9
     for shape in shapes or (SHAPES + GPU_SHAPES if large else SHAPES):
@@ -327,9 +330,7 @@ def main(*shapes: str) -> None:
 
 
 if __name__ == "__main__":
-    if not (find_spec("nnsight") and find_spec("transformer_lens")):
-        print("needs an environment of its own, with the programs compared: see the top of this file")
-    elif sys.argv[1:2] in (["compare"], ["sweep"]):
+    if sys.argv[1:2] in (["compare"], ["sweep"]):
         globals()[sys.argv[1]](*sys.argv[2:])
     else:
         main(*sys.argv[1:])
