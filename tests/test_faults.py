@@ -190,7 +190,7 @@ def test_a_second_run_on_the_same_output_is_refused(start, command, tmp_path):
     while not (tmp_path / "t.csv.checkpoint").exists():
         time.sleep(0.02)
     line = refused(command(tmp_path / "t.csv"))
-    assert "another process is measuring to" in line
+    assert "another process is writing to" in line
     assert first.is_alive()
     first.kill()
     first.join()

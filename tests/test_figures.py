@@ -102,6 +102,7 @@ RANDOM_KEYS = pd.DataFrame(
 STILL = {
     "layer_norm_panels": lambda table: figures.layer_norm_panels(X, GAIN, BIAS),
     "epsilon_conventions": lambda table: figures.epsilon_conventions(1e-3),
+    "decoder_block": lambda table: figures.decoder_block(),
     "angles_by_depth": lambda table: figures.angles_by_depth(table),
     "energy_by_depth": lambda table: figures.energy_by_depth(table),
     "norms_by_depth": lambda table: figures.norms_by_depth(table),

@@ -1,4 +1,4 @@
-"""The command line: `python -m norm_geometry measure --help`."""
+"""The command line: `python -m norm_geometry --help`, and after each command too."""
 
 import argparse
 import sys
@@ -27,25 +27,35 @@ def main(arguments: list[str] | None = None) -> int:
         choices=["float32", "bfloat16", "float16"],
         help="of the model (default: float32 on cpu, else bfloat16 where the device has it)",
     )
-    measuring.add_argument(
-        "--checkpoint-every",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="how often the state is saved, from which an interrupted run goes on (default: %(default)s)",
-    )
     measuring.add_argument("--seed", type=int, default=0, help="of the random directions (default: %(default)s)")
     measuring.add_argument(
         "--out", required=True, help="the .csv file to write, with its provenance in a .json beside it"
     )
+    training = commands.add_parser("train", help="train a GPT-2 with LayerNorm or RMSNorm and record the angles")
+    training.add_argument("--size", default="nano", help="nano, 70m, 160m, 410m or 1b (default: %(default)s)")
+    training.add_argument("--norm", choices=["layer", "rms"], required=True)
+    training.add_argument("--seed", type=int, default=0, help="of weights and order of the text (default: %(default)s)")
+    training.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw", help="(default: %(default)s)")
+    training.add_argument("--weight-decay", type=float, default=0.1, help="of matrices (default: %(default)s)")
+    training.add_argument("--learning-rate", dest="rate", type=float, help="the greatest (default: that of the size)")
+    training.add_argument("--steps", type=int, help="(default: those of the size)")
+    training.add_argument(
+        "--at-once", type=int, default=8, help="windows in one forward pass, as memory allows (default: %(default)s)"
+    )
+    training.add_argument("--out", required=True, help="the folder for weights and tables")
+    for command in (measuring, training):
+        command.add_argument(
+            "--checkpoint-every",
+            type=float,
+            default=60.0,
+            metavar="SECONDS",
+            help="how often the state is saved, from which an interrupted run goes on (default: %(default)s)",
+        )
     commands.add_parser("models", help="list the models known by name, and how this machine can run them")
     options = vars(parser.parse_args(arguments))
     try:
-        if options.pop("command") == "models":
-            print(_overview())
-        else:
-            print(_measure(**options))
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        print({"models": _overview, "measure": _measure, "train": _train}[options.pop("command")](**options))
+    except (FloatingPointError, ImportError, OSError, RuntimeError, ValueError) as error:
         print(f"error: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2
     return 0
@@ -67,6 +77,15 @@ def _measure(model: str, out: str, dtype: str | None, **options) -> str:
     uniform = table[table["direction"] == "uniform"]
     shown = ["site", "kind", "side", "count", "mean", "std", "energy_ratio", "rank", "norm_q50", "norm_maximum"]
     return uniform[shown].to_string(index=False, float_format="{:.2f}".format)
+
+
+def _train(out: str, **options) -> str:
+    from norm_geometry import results, training
+
+    training.train(out, **options)
+    losses, _ = results.load(f"{out}/losses.csv")
+    recorded = losses[["step", "training_loss", "held_out_loss"]].dropna(subset="held_out_loss")
+    return recorded.to_string(index=False, float_format="{:.3f}".format)
 
 
 def _token_count(text: str) -> int | None:

@@ -6,6 +6,7 @@ Backgrounds are transparent and the ink is a middle grey, so that a figure can b
 from collections.abc import Callable, Mapping
 from functools import wraps
 from itertools import cycle
+from numbers import Real
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "angles_by_depth",
     "axes_by_depth",
     "axes_from_gains",
+    "decoder_block",
     "energy_by_depth",
     "epsilon_conventions",
     "gains_and_axes",
@@ -129,6 +131,38 @@ def angle_histogram(statistics: AngleStatistics, direction: int, title: str) -> 
     ax.set(xlim=(80, 100), ylim=(0, 0.4), xlabel="angle to the uniform vector, degrees", ylabel="density", title=title)
     ax.legend(loc="upper left")
     figure.tight_layout()
+    return figure
+
+
+@styled
+def decoder_block() -> Figure:
+    """What the norms of a block read and what reads them, from bottom to top, in three arrangements.
+
+    Blue is what a norm has yet to read, violet what a norm returned, grey what a sub-layer writes.
+    Source: Gupta et al. (2024), appendix A.1 and figure 5, https://arxiv.org/abs/2409.12951, for the first.
+    """
+    figure, axes = plt.subplots(1, 3, figsize=(5.2, 4.6), sharey=True, width_ratios=(2.2, 3.3, 2.2))
+    models = {"sequential": "GPT-2, Llama", "parallel": "GPT-NeoX", "post-norm": "BERT"}
+    for ax, (title, name) in zip(axes, models.items(), strict=True):
+        stream = OUTPUT if title == "post-norm" else VECTOR
+        _way(ax, [(0, 0), (0, 10)], stream, width=2.5)
+        ax.text(0, -0.2, r"$h^{\ell-1}$", color=stream, ha="center", va="top", fontsize=13)
+        ax.text(0, 10.2, r"$h^\ell$", color=stream, ha="center", fontsize=13)
+        ax.spines[:].set_visible(False)
+        ax.set(title=title, xlabel=name, xlim=(-0.5, 1.7), ylim=(-1, 11), xticks=[], yticks=[])
+    sequential, parallel, post_norm = axes
+    sequential.set_ylabel(r"depth $\rightarrow$")
+    parallel.set_xlim(-1.65, 1.65)
+    attention, mlp = ("attention", r"$a^\ell$"), ("MLP", r"$m^\ell$")
+    for ax, side, bottom in ((sequential, 1, 0.5), (parallel, -1, 2.8)):
+        _sublayer(ax, side, bottom, *attention, "LN$_1$", r"$f^\ell$")
+    for ax, side, bottom in ((sequential, 1, 5.3), (parallel, 1, 2.8)):
+        _sublayer(ax, side, bottom, *mlp, "LN$_2$", r"$g^\ell$")
+    for bottom, sublayer, norm in ((0.4, attention, "LN$_1$"), (5.2, mlp, "LN$_2$")):
+        _sublayer(post_norm, 1, bottom, *sublayer)
+        _way(post_norm, [(0, bottom + 2.4), (0, bottom + 3.2)], VECTOR, width=2.5)
+        _box(post_norm, 0, bottom + 3.6, norm, NORMALIZED)
+    figure.tight_layout(w_pad=0.4)
     return figure
 
 
@@ -341,3 +375,32 @@ def _plane(ax: Axes, directions: np.ndarray, around: np.ndarray | float = 0.0) -
     u, v = np.meshgrid([-1.8, 1.8], [-1.8, 1.8])
     surface = around + u[..., None] * directions[0] + v[..., None] * directions[1]
     ax.plot_surface(*np.moveaxis(surface, -1, 0), color=PROJECTED, alpha=0.15, shade=False)
+
+
+def _sublayer(ax: Axes, x: Real, y: Real, name: str, written: str, norm: str = "", normalized: str = "") -> None:
+    """A branch beside the stream, which runs along x = 0: it leaves at height y and is added above the sub-layer."""
+    if norm:
+        _way(ax, [(0, y), (x, y), (x, y + 0.6)], VECTOR)
+        _box(ax, x, y + 1, norm, NORMALIZED)
+        _way(ax, [(x, y + 1.4), (x, y + 2.2)], OUTPUT)
+        ax.text(x + 0.12, y + 1.75, normalized, color=OUTPUT, va="center")
+        y += 1.4
+    else:
+        _way(ax, [(0, y), (x, y), (x, y + 0.8)], OUTPUT)
+    _box(ax, x, y + 1.2, name, "none")
+    _way(ax, [(x, y + 1.6), (x, y + 2.4), (0.13 * x, y + 2.4)], INK)
+    ax.text(0.55 * x, y + 2.5, written, color=INK, ha="center")
+    ax.plot(0, y + 2.4, "o", color=INK, markersize=9, zorder=3)
+    ax.plot(0, y + 2.4, "+", color="white", markersize=6, zorder=4)
+
+
+def _box(ax: Axes, x: Real, y: Real, label: str, face: str) -> None:
+    ink, box = INK if face == "none" else "black", {"boxstyle": "round", "facecolor": face, "edgecolor": INK}
+    ax.text(x, y, label, color=ink, ha="center", va="center", bbox=box)
+
+
+def _way(ax: Axes, points: list[tuple[Real, Real]], color: str, width: float = 1.6) -> None:
+    """A line from point to point that ends in an arrowhead."""
+    head = {"arrowstyle": "-|>", "color": color, "linewidth": width, "shrinkA": 0, "shrinkB": 0}
+    ax.plot(*zip(*points[:-1], strict=True), color=color, linewidth=width)
+    ax.annotate("", points[-1], points[-2], arrowprops=head)

@@ -10,8 +10,7 @@ or, in a notebook,
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from filelock import FileLock, Timeout
 
 from norm_geometry import corpus, models, results
 from norm_geometry.checkpoints import Checkpoint, differences
@@ -60,7 +58,7 @@ def measure(
     """
     out, processes = Path(out), launched_processes()
     results.check_writable(out)
-    with _locked(out) if processes.is_main_process else nullcontext():
+    with results.locked(out) if processes.is_main_process else nullcontext():
         device = device or (str(processes.device) if processes.num_processes > 1 else None)
         model, tokenizer, provenance = models.load(name, revision=revision, device=device, dtype=dtype)
         longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -141,20 +139,6 @@ def tabulate(record: Record) -> pd.DataFrame:
                 for i, direction in enumerate(record.directions[site.width])
             ]
     return pd.DataFrame(rows)
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Keep every other process from writing to `out`; the system releases the lock when this one ends or is killed."""
-    file = out.with_name(out.name + ".lock")
-    try:
-        with FileLock(file, timeout=0):
-            try:
-                yield
-            finally:
-                file.unlink(missing_ok=True)
-    except Timeout as error:
-        raise RuntimeError(f"another process is measuring to {out}: wait for it, or give another --out") from error
 
 
 def _already_measured(out: Path, run: dict) -> pd.DataFrame:

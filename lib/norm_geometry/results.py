@@ -10,12 +10,15 @@ import io
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+from filelock import FileLock, Timeout
 
-__all__ = ["Results", "check_writable", "load", "published", "save", "write_whole"]
+__all__ = ["Results", "check_writable", "load", "locked", "partial", "published", "save", "write_whole"]
 
 # The book's data: there where the library is used from a clone of the repository, as in Colab.
 DATA = Path(__file__).parents[2] / "data"
@@ -84,6 +87,23 @@ def check_writable(path: str | Path) -> None:
             pass
     except OSError as error:
         raise OSError(f"cannot write to {path.parent}: {error.strerror}; give another --out") from error
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Keep every other process from writing to `out`; the system releases the lock when this one ends or is killed.
+
+    Raises RuntimeError if another process has it.
+    """
+    file = out.with_name(out.name + ".lock")
+    try:
+        with FileLock(file, timeout=0):
+            try:
+                yield
+            finally:
+                file.unlink(missing_ok=True)
+    except Timeout as error:
+        raise RuntimeError(f"another process is writing to {out}: wait for it, or give another --out") from error
 
 
 def write_whole(contents: dict[Path, bytes]) -> None:
