@@ -4,12 +4,18 @@
 
 All forms alternate in one run on the same vectors, 4,096 of each width, forward and with the backward pass; the ratio
 is the median over the rounds of a form's time to that of a copy of the vectors. Then whole models of GPT-2's shape,
-4,096 tokens in sequences of 512, with the norms exchanged; "no norms" shows their share of a pass.
+1,024 tokens in sequences of 512, with the norms exchanged; against "no norms" one sees their share of a pass.
+
+On a CPU all of this is done twice. glibc, the usual allocator of Linux, gives large arrays back to the system as soon
+as they are free and takes them anew, page by page: a form that is made of several operations pays for that several
+times. "allocator: keeps" is with the settings that make it keep them.
 """
 
+import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -25,10 +31,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from norm_geometry import folding, results
 
-# Large arrays keep their memory: see benchmarks/peers.py. This is read when a process starts.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
 
-ROUNDS = 15
+ROUNDS = 9
 VECTORS = 4096
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -91,7 +96,6 @@ def compared(times: dict, base, **described) -> list[dict]:
             | {"norm": name[0], "form": name[1], "milliseconds": 1e3 * statistics.median(mine)}
             | {"ratio": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]}
         )
-        print("  ".join(f"{value:.3f}" if isinstance(value, float) else f"{value!s:18}" for value in rows[-1].values()))
     return rows
 
 
@@ -101,14 +105,14 @@ def layers(width: int) -> list[dict]:
     modules = {name: form(width).to(DEVICE, DTYPE) for name, form in FORMS.items()}
     copy = {("copy", "torch"): lambda: target.copy_(x)}
     with torch.inference_mode():
-        forward = interleaved(copy | {name: partial(module, x) for name, module in modules.items()}, repeats=20)
+        forward = interleaved(copy | {name: partial(module, x) for name, module in modules.items()}, repeats=5)
     learned = x.clone().requires_grad_()
 
     def both(module):
         learned.grad = None
         module(learned).backward(upstream)
 
-    backward = interleaved(copy | {name: partial(both, module) for name, module in modules.items()}, repeats=20)
+    backward = interleaved(copy | {name: partial(both, module) for name, module in modules.items()}, repeats=5)
     return [
         *compared(forward, ("copy", "torch"), what=f"{VECTORS} × {width}", passes="forward"),
         *compared(backward, ("copy", "torch"), what=f"{VECTORS} × {width}", passes="forward and backward"),
@@ -116,7 +120,6 @@ def layers(width: int) -> list[dict]:
 
 
 def whole_models() -> list[dict]:
-    torch.manual_seed(0)
     config = AutoConfig.for_model("gpt2", use_cache=False)
     layer = AutoModelForCausalLM.from_config(config).eval()
     norms = [name for name, module in layer.named_modules() if isinstance(module, nn.LayerNorm)]
@@ -129,7 +132,7 @@ def whole_models() -> list[dict]:
 
     models = {name: exchanged(form) for name, form in FORMS.items() if name[1] != "compiled"}
     models["no norms", "identity"] = exchanged(lambda _: nn.Identity())
-    ids = torch.randint(config.vocab_size, (8, 512), device=DEVICE)
+    ids = torch.randint(config.vocab_size, (2, 512), device=DEVICE)
     with torch.inference_mode():
         times = interleaved({name: partial(model.transformer, ids) for name, model in models.items()})
     return compared(times, ("no norms", "identity"), what="GPT-2 small", passes="forward")
@@ -146,12 +149,27 @@ def processor() -> str:
     return f"{name}, {torch.get_num_threads()} threads"
 
 
-if __name__ == "__main__":
-    if not KEEP_MEMORY.items() <= os.environ.items():
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEP_MEMORY)
+def rows() -> None:
+    """Print them all, each as a line of JSON."""
+    torch.manual_seed(0)
+    for row in [row for width in (768, 4096) for row in layers(width)] + whole_models():
+        print(json.dumps(row))
+
+
+def main(path: str | None = None) -> None:
+    table = []
+    for allocator, environment in {"usual": {}, "keeps": KEEP_MEMORY}.items() if DEVICE == "cpu" else [("cuda", {})]:
+        command, environment = [sys.executable, __file__, "rows"], os.environ | environment
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+        table += [{"allocator": allocator} | json.loads(line) for line in done.stdout.splitlines()]
+    table = pd.DataFrame(table)
     print(processor(), DTYPE, "torch", torch.__version__)
-    table = pd.DataFrame([row for width in (768, 4096) for row in layers(width)] + whole_models())
-    if sys.argv[1:]:
+    print(table.to_string(index=False, float_format="{:.2f}".format))
+    if path:
         provenance = {"processor": processor(), "dtype": str(DTYPE), "rounds": ROUNDS, "date": date.today().isoformat()}
         provenance |= {"versions": {p: version(p) for p in ("torch", "transformers")}}
-        results.save(table, provenance | {"command": "python benchmarks/norms.py"}, sys.argv[1])
+        results.save(table, provenance | {"command": "python benchmarks/norms.py"}, path)
+
+
+if __name__ == "__main__":
+    rows() if sys.argv[1:] == ["rows"] else main(*sys.argv[1:])

@@ -22,12 +22,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from tokenizers import ByteLevelBPETokenizer
 from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from norm_geometry import corpus, norms, results
+from norm_geometry import corpus, norms, results, windows
 from norm_geometry.selectability import unselectable_keys
 
 PARTS = Path("_build/tiny-gpt2")
@@ -78,11 +77,7 @@ def data() -> tuple[torch.Tensor, list[torch.Tensor]]:
 
     Every eighth article is held out, from the training of the vocabulary too; every third input of theirs is taken.
     """
-    texts = [article.text for article in corpus.packaged_wikipedia()]
-    held_out = texts[7::8]
-    training = [text for text in texts if text not in held_out]
-    tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(training, VOCABULARY, special_tokens=["<|endoftext|>"], show_progress=False)
+    tokenizer, training, held_out = windows.split(VOCABULARY)
     stream = [token for text in training for token in [*tokenizer.encode(text).ids, 0]]
     inputs = []
     for text in held_out:

@@ -60,6 +60,7 @@ def main() -> None:
         arms = {arm: {"weight_decay": 0.1} | settings for arm, settings in ARMS.items()}
         provenance = shared | {"arms": arms, "command": "python experiments/twins.py", "date": provenances[-1]["date"]}
         results.save(pd.concat(tables), provenance, results.DATA / "measurements" / f"twins-{table}.csv")
+    (results.DATA / "models").mkdir(exist_ok=True)
     for norm, arm in (("layer", "LayerNorm"), ("rms", "RMSNorm")):
         shutil.copy(folder(arm, 0) / "model.safetensors", results.DATA / "models" / f"nano-{norm}.safetensors")
 
