@@ -9,7 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from norm_geometry import attention_figures, figures, norms, results, scenes, widgets
+from norm_geometry import (
+    attention_figures,
+    figures,
+    model_figures,
+    norms,
+    results,
+    scenes,
+    training_figures,
+    widgets,
+)
 from norm_geometry.statistics import AngleStatistics, random_directions
 
 X, GAIN, BIAS = np.array([-0.5, 0.3, 2.4]), np.array([1.2, 0.6, 0.9]), np.array([0.3, -0.4, 0.5])
@@ -76,6 +85,20 @@ LEARNED = pd.DataFrame(
     columns=[f"{kind}_{axis}" for kind in ("key", "query") for axis in "xyz"],
 )
 
+STEPS = pd.Series([1.0, 2.0, 4.0], index=[0, 1, 10])
+
+
+def twins(name):
+    """The book's own measurement of the two main arms."""
+    table = results.published(f"twins-{name}").table
+    return table[table["arm"].isin(["LayerNorm", "RMSNorm"])]
+
+
+def first_twins(**chosen):
+    table = twins("angles")
+    return table[(table[["seed", *chosen]] == pd.Series({"seed": 0} | chosen)).all(axis=1)]
+
+
 UNSELECTABLE = pd.DataFrame(
     [
         [arm, seed, place, length, length, length // 2 + seed]
@@ -102,15 +125,15 @@ RANDOM_KEYS = pd.DataFrame(
 STILL = {
     "layer_norm_panels": lambda table: figures.layer_norm_panels(X, GAIN, BIAS),
     "epsilon_conventions": lambda table: figures.epsilon_conventions(1e-3),
-    "decoder_block": lambda table: figures.decoder_block(),
-    "angles_by_depth": lambda table: figures.angles_by_depth(table),
-    "energy_by_depth": lambda table: figures.energy_by_depth(table),
-    "norms_by_depth": lambda table: figures.norms_by_depth(table),
-    "growth_by_depth": lambda table: figures.growth_by_depth(
+    "decoder_block": lambda table: model_figures.decoder_block(),
+    "angles_by_depth": lambda table: model_figures.angles_by_depth(table),
+    "energy_by_depth": lambda table: model_figures.energy_by_depth(table),
+    "norms_by_depth": lambda table: model_figures.norms_by_depth(table),
+    "growth_by_depth": lambda table: model_figures.growth_by_depth(
         dict.fromkeys(["first tokens", "later tokens"], np.arange(1.0, 9.0)),
         dict.fromkeys(["first tokens", "later tokens"], np.sqrt(np.arange(1.0, 9.0))),
     ),
-    "angle_histogram": lambda table: figures.angle_histogram(
+    "angle_histogram": lambda table: model_figures.angle_histogram(
         AngleStatistics.of(random_directions(500, 30, seed=0), np.ones((1, 30))), 0, "chance"
     ),
     "scale_in_the_radius": lambda table: figures.scale_in_the_radius(
@@ -121,6 +144,13 @@ STILL = {
     "radius_distribution": lambda table: figures.radius_distribution({"uniform": np.linspace(0, 1, 50)}),
     "axes_by_depth": lambda table: figures.axes_by_depth(
         {kind: np.linspace([2, 3], [1, 1], 20).T for kind in ("attention", "feed-forward")}
+    ),
+    "losses_by_step": lambda table: training_figures.losses_by_step(twins("losses")),
+    "angles_by_step": lambda table: training_figures.angles_by_step(first_twins(site="h.2.ln_1")),
+    "energy_by_step": lambda table: training_figures.energy_by_step(twins("angles")),
+    "energy_by_site": lambda table: training_figures.energy_by_site(first_twins(step=128)),
+    "writers_by_step": lambda table: training_figures.writers_by_step(
+        {arm: STEPS for arm in "abcd"}, {"a": STEPS.to_numpy() ** 2}, {arm: 2 * STEPS for arm in "abcd"}
     ),
     "probe_readings": lambda table: figures.probe_readings(READINGS),
     "random_keys": lambda table: attention_figures.random_keys(RANDOM_KEYS),
@@ -143,7 +173,8 @@ STILL = {
 
 @pytest.mark.parametrize("name", STILL)
 def test_a_still_figure_is_complete_and_leaves_no_trace(name, table, tmp_path):
-    assert set(STILL) == {*figures.__all__, *attention_figures.__all__} - {"styled"}
+    modules = (figures, attention_figures, model_figures, training_figures)
+    assert set(STILL) == {name for module in modules for name in module.__all__} - {"styled"}
     before = dict(plt.rcParams)
     figure = STILL[name](table)
     figure.savefig(tmp_path / "figure.png")
@@ -158,14 +189,14 @@ def test_a_still_figure_is_complete_and_leaves_no_trace(name, table, tmp_path):
 
 
 def test_the_energy_figure_shows_the_table(table):
-    upper = figures.energy_by_depth(table).axes[0]
+    upper = model_figures.energy_by_depth(table).axes[0]
     shown = {line.get_label(): line.get_ydata() for line in upper.lines}["uniform vector"]
     rows = table[(table["side"] == "before") & (table["direction"] == "uniform")]
     pd.testing.assert_series_equal(pd.Series(shown), rows["energy_ratio"], check_index=False, check_names=False)
 
 
 def test_the_angle_figure_has_before_on_the_left_and_after_on_the_right(table):
-    axes = figures.angles_by_depth(table).axes
+    axes = model_figures.angles_by_depth(table).axes
     assert [ax.get_title() for ax in axes[:2]] == ["uniform vector, before", "uniform vector, after"]
     for ax, side in zip(axes[:2], ("before", "after"), strict=True):
         rows = table[(table["side"] == side) & (table["direction"] == "uniform")]

@@ -16,8 +16,9 @@ import torch
 from torch import nn
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
-from norm_geometry import results, training, twins, windows
+from norm_geometry import corpus, results, training, twins, windows
 from norm_geometry.__main__ import main
+from norm_geometry.folding import fold_mean_subtraction
 
 # As small as can be; what is read is the real text.
 twins.SIZES["tiny"] = twins.Size(2, 16, 2, 1e-2, length=32, batch=4, steps=40, text="packaged")
@@ -243,6 +244,27 @@ def test_a_damaged_checkpoint_is_named(capsys, start, tmp_path):
         content[-20] ^= 1
         file.write_bytes(content)
     assert "checkpoint is damaged: its SHA-256" in refused(capsys, "--out", out)
+
+
+@pytest.mark.parametrize(("norm", "arm"), [("layer", "LayerNorm"), ("rms", "RMSNorm")])
+def test_the_published_twins_are_those_of_the_published_tables(norm, arm):
+    """Their loss is the one recorded; and they can be folded as far as they have means to subtract, and no further."""
+    model, _ = twins.published(norm)
+    held_out = torch.from_numpy(windows.packaged(256).held_out)
+    losses, provenance = results.published("twins-losses")
+
+    @torch.no_grad()
+    def loss(model):
+        return np.mean([model(input_ids=ids, labels=ids).loss.item() for ids in held_out.split(8)])
+
+    recorded = losses[(losses["arm"] == arm) & (losses["seed"] == 0)].set_index("step")["held_out_loss"]
+    assert loss(model) == pytest.approx(recorded[2500], abs=1e-3)  # the weights are published in float16
+    assert provenance["held_out_sha256"] == corpus.fingerprint(held_out.numpy())
+    if norm == "layer":
+        assert loss(fold_mean_subtraction(model)) == pytest.approx(loss(model), abs=1e-6)
+    else:
+        with pytest.raises(ValueError, match="no LayerNorm"):
+            fold_mean_subtraction(model)
 
 
 def test_a_false_file_is_no_twin(tmp_path):

@@ -73,7 +73,9 @@ def gpt2(size: Size, norm: Norm, vocabulary: int, seed: int) -> GPT2LMHeadModel:
         eos_token_id=None,
         tie_word_embeddings=False,
     )
-    return _with_norms(GPT2LMHeadModel(config), norm)
+    model = GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"  # which transformers does not see in the name of the class, and warns
+    return _with_norms(model, norm)
 
 
 def _with_norms(model: GPT2LMHeadModel, norm: str) -> GPT2LMHeadModel:
