@@ -99,28 +99,29 @@ def writers_by_step(
     predicted: Mapping[str, Float[np.ndarray, " n"]],
     lengths: Mapping[str, pd.Series],
 ) -> Figure:
-    """What the parameters that write to the residual stream have along 1, one panel for each arm, with the prediction
-    and with their whole length. All is relative to the start; the indices of the series are steps.
+    """What the parameters that write to the residual stream have along 1, one panel for each arm, over the product of
+    equation (7.2), and with their whole length. All is relative to the start; the indices of the series are steps.
     """
-    figure, axes = plt.subplots(
-        -(-len(measured) // 2), 2, figsize=(5.4, 1.2 + 1.6 * len(measured) / 2), sharex=True, sharey=True
-    )
+    rows = -(-len(measured) // 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(5.4, 0.9 + 1.5 * rows), sharex=True, sharey=True)
+    for ax, (arm, along) in zip(axes.flat, measured.items(), strict=False):
+        if arm in predicted:
+            ax.plot(along.index, predicted[arm], color=UNIFORM, alpha=0.3, linewidth=6, label="product (7.2)")
+        ax.plot(lengths[arm].index, lengths[arm], color=RANDOM, label="length")
+        ax.plot(along.index, along, color=UNIFORM, label="along 1")
+        ax.set(title=arm, yscale="log")
+        ax.set_yticks([0.25, 0.5, 1, 2, 4, 8], labels=["¼", "½", "1", "2", "4", "8"])
+        _steps(ax)
+        ax.set_xlabel("")
     if len(measured) % 2:  # the last place stays empty, and the panel above it gets the labels
         axes[-1, 1].remove()
         axes[-2, 1].xaxis.set_tick_params(labelbottom=True)
-    for ax, (arm, along) in zip(axes.flat, measured.items(), strict=False):
-        ax.plot(lengths[arm].index, lengths[arm], color=RANDOM, label="length")
-        ax.plot(along.index, along, color=UNIFORM, label="along 1")
-        if arm in predicted:
-            ax.plot(along.index, predicted[arm], color=INK, linestyle="--", linewidth=2, label="along 1, predicted")
-        ax.set(title=arm, yscale="log")
-        ax.set_yticks([0.5, 1, 2, 4], labels=["½", "1", "2", "4"])
-        _steps(ax)
-    for ax in axes[:, 0]:
-        ax.set_ylabel("relative to the start")
+    for ax in (axes[-1, 0], axes[-1 - len(measured) % 2, 1]):
+        ax.set_xlabel("step")
+    figure.supylabel("relative to the start", fontsize=plt.rcParams["axes.labelsize"], color=INK)
     handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=3, fontsize=9, columnspacing=1)
-    figure.tight_layout(rect=(0, 0, 1, 0.94))
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
     return figure
 
 

@@ -55,9 +55,9 @@ class Twin(NamedTuple):
 def gpt2(size: Size, norm: Norm, vocabulary: int, seed: int) -> GPT2LMHeadModel:
     """An untrained GPT-2; for "rms" every LayerNorm is exchanged for `torch.nn.RMSNorm`, which has a gain and no bias.
 
-    All other weights depend on the seed alone. The output head has weights of its own: only so have the models of
-    table 2 as many parameters as their names say. There is no dropout: a mask on the way to the residual stream turns
-    the component along 1, which no norm sees, into others, which they do.
+    All other weights depend on the seed alone. The output head has weights of its own, as in the Pythia models, whose
+    sizes and names are those of table 2. There is no dropout: a mask on the way to the residual stream turns the
+    component along 1, which no norm sees, into others, which they do.
     """
     torch.manual_seed(seed)
     config = GPT2Config(
