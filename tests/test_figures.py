@@ -183,7 +183,7 @@ def test_a_still_figure_is_complete_and_leaves_no_trace(name, table, tmp_path):
     for ax in figure.axes:
         assert ax.lines or ax.collections or ax.patches
         beside = [other for other in ax.get_shared_y_axes().get_siblings(ax) if other.bbox.y0 == ax.bbox.y0]
-        assert ax.name == "3d" or any(other.get_ylabel() for other in beside)
+        assert ax.name == "3d" or figure.get_supylabel() or any(other.get_ylabel() for other in beside)
     flat = [ax for ax in figure.axes if ax.name != "3d" and ax.get_label() != "<colorbar>"]
     assert not flat or flat[-1].get_xlabel()
 
