@@ -56,6 +56,7 @@ def test_no_output_is_stored(chapter):
 def test_markdown_is_what_every_notebook_viewer_shows(chapter):
     for source in sources(chapter, "markdown"):
         assert not MYST.search(source), source
+        assert not re.search(r"\S.*```", source), "a fence begins its line"
 
 
 def test_exercises_have_answers(chapter):
