@@ -7,7 +7,7 @@ import numpy as np
 __all__ = ["generator"]
 
 
-def generator(student: str, question: str) -> np.random.Generator:
+def generator(student: object, question: str) -> np.random.Generator:
     """A source of numbers that belongs to one student and one question, the same in the question and in its test.
 
     Raises ValueError if `student` is no identifier: everybody would get the same numbers.
