@@ -24,7 +24,19 @@ class UngradedError(Exception):
     """Why a submission has no marks, in one line."""
 
 
-def run(
+class NotStartedError(UngradedError):
+    """The kernel never started, which is not the submission's doing: two that start at once may want the same port."""
+
+
+def run(notebook: nbformat.NotebookNode, archive: Path, minutes: float, gigabytes: float) -> tuple[dict, list[str]]:
+    """The result of `run_once`, tried again if the kernel does not start."""
+    for _ in range(2):
+        with suppress(NotStartedError):
+            return run_once(notebook, archive, minutes, gigabytes)
+    return run_once(notebook, archive, minutes, gigabytes)
+
+
+def run_once(
     notebook: nbformat.NotebookNode, archive: Path, minutes: float, gigabytes: float
 ) -> tuple[dict[str, tuple[float, float]], list[str]]:
     """For each question the marks and how many there are to get; and remarks on what happened.
@@ -51,6 +63,8 @@ def run(
             stopped = watch(process, minutes, gigabytes)
         remarks = list(dict.fromkeys(text(folder / "remarks").splitlines()))
         if stopped is None and not (folder / "results.json").exists():
+            if "Kernel died before replying to kernel_info" in text(folder / "log"):
+                raise NotStartedError("not graded: the kernel did not start; grade it again")
             log = text(folder / "log").strip()
             stopped = (
                 "stopped: its kernel died" if "DeadKernelError" in log else f"Otter failed: {log.splitlines()[-1]}"
